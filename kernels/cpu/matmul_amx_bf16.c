@@ -111,8 +111,11 @@ static void tile_few(const struct matmul_tile *t, u32 rows)
 	VARIANT(amx_rows)(rows);
 	begin_few(t, rows);
 	for (u32 u = 0; u < units; u += AMX_UNITS, weights += AMX_PIECE_BYTES, x += step) {
-		for (u32 i = 0; i < AMX_UNITS; i++)
+		tile_prefetch_turn(t, &fetch, weights);
+		for (u32 i = 0; i < AMX_UNITS && !t->prefetch_base; i++)
 			tile_prefetch_bytes(t, &fetch);
+		for (u32 i = 0; i < AMX_UNITS && t->prefetch_base; i++)
+			tile_prefetch_in_order(&fetch);
 		add_piece(x, lower, amx_whole_piece(weights, units - u, last), false);
 	}
 	end_few(t, rows);
@@ -123,6 +126,7 @@ static const struct matmul_kernel FEW = {.tile_rows = AMX_TILE_ROWS,
 					 .few_rows = 1,
 					 .few_columns = KERN_PANEL,
 					 .asks_always = true,
+					 .asks_in_order = true,
 					 .pack = pack_few,
 					 .tile = tile_few};
 

@@ -7,11 +7,13 @@
  * Inputs of a tile of R rows lie by groups: the rows' scales, R floats, -128 times their sums, R i32, and bytes [width / 64][R][64]. */
 #include "kernels/cpu/amx_priv.h"
 #include "kernels/cpu/matmul_round_avx512_priv.h"
+#include "kernels/cpu/matmul_tile_priv.h"
 #include "kernels/cpu/matmul_unpack_avx512_priv.h"
 
 enum {
 	HEAD_BYTES = 8, /* of a group of a row's inputs before its values */
-	FEW_ROWS = 24, /* that memory keeps waiting whatever multiplies: of 20 rows vectors are as fast or faster, of 32 slower */
+	FEW_ROWS = 24, /* of weights in 4 bits, which to unpack takes as long: of 20 rows vectors are as fast or faster, of 32 slower */
+	VECTOR_ROWS = 8, /* of weights in 8 bits: so few keep vectors waiting for memory */
 	PRODUCTS = 4, /* of tiles, for such a piece */
 };
 
@@ -178,11 +180,38 @@ static ALWAYS_INLINE void add_piece(const char *x, u32 lower, const char *weight
 	go_on(b, turn + 3);
 }
 
-/* Where tiles are. */
+/* Where tiles are, and what is asked for beside a piece: `prefetch_bytes`, or of few rows, whose weights come from memory while they are multiplied,
+ * as many as it has. */
 struct place {
 	const char *x, *weights, *prefetch;
-	u32 prefetch_bytes; /* of a piece */
+	u32 prefetch_bytes;
+	const struct matmul_tile *few; /* or NULL */
+	struct tile_fetch fetch;
 };
+
+static ALWAYS_INLINE void begin_group(struct place *p)
+{
+	if (!p->few)
+		return;
+	tile_prefetch_turn(p->few, &p->fetch, p->weights);
+	if (p->few->prefetch_base)
+		tile_prefetch_head_in_order(&p->fetch, KERN_GROUP_HEAD);
+	else
+		tile_prefetch_head(p->few, &p->fetch, KERN_GROUP_HEAD, true);
+}
+
+static ALWAYS_INLINE void ask_beside_piece(struct place *p)
+{
+	if (!p->few) {
+		p->prefetch = amx_ask_ahead(p->prefetch, p->prefetch_bytes);
+		return;
+	}
+	for (u32 i = 0; i < AMX_UNITS; i++)
+		if (p->few->prefetch_base)
+			tile_prefetch_in_order(&p->fetch);
+		else
+			tile_prefetch_bytes(p->few, &p->fetch);
+}
 
 /* A group's sums, of whose `b->pieces` times 64 values of k the last may have fewer, to `sums`. */
 static ALWAYS_INLINE void add_group(struct place *p, u32 last_units, i32 *sums, const struct beside *b)
@@ -194,7 +223,7 @@ static ALWAYS_INLINE void add_group(struct place *p, u32 last_units, i32 *sums, 
 #pragma GCC unroll 2
 	for (u32 i = 0; i < b->pieces; i++, weights += AMX_PIECE_BYTES, x += (size_t)rows * AMX_ROW_BYTES) {
 		const char *from = i + 1 == b->pieces ? amx_whole_piece(weights, last_units, filled) : weights;
-		p->prefetch = amx_ask_ahead(p->prefetch, p->prefetch_bytes);
+		ask_beside_piece(p);
 		add_piece(x, lower, from, b, i);
 	}
 	amx_store_sums(sums, rows, KERN_PANEL * sizeof(*sums));
@@ -271,14 +300,13 @@ static ALWAYS_INLINE void group_of(struct group *of, const struct blocked_tile *
 }
 
 /* `count` tiles of `rows` rows. A group is joined beside the next one's products, be that the next tile's. */
-static ALWAYS_INLINE void run_tiles(const struct blocked_tile *first, u32 count, u32 rows, bool zeros)
+static ALWAYS_INLINE void run_tiles(const struct blocked_tile *first, u32 count, u32 rows, bool zeros, struct place p)
 {
 	_Alignas(64) i32 sums[2][AMX_TILE_ROWS * KERN_PANEL];
 	_Alignas(64) float between[AMX_TILE_ROWS * KERN_PANEL];
 	struct blocked_tile t = *first;
 	const u32 products = kern_ceil(t.k_count, AMX_ROW_BYTES) * PRODUCTS, asks = kern_ceil(rows, products);
 	const bool direct = goes_to_out(&t);
-	struct place p = {.x = t.x, .prefetch = t.prefetch, .prefetch_bytes = t.prefetch_step * AMX_UNITS};
 	struct group last = {.row_count = rows};
 	VARIANT(amx_rows)(rows);
 	for (u32 i = 0, at = 0; i < count; i++, t.sums += (size_t)rows * KERN_PANEL, t.out += rows * t.out_stride) {
@@ -287,6 +315,7 @@ static ALWAYS_INLINE void run_tiles(const struct blocked_tile *first, u32 count,
 		p.weights = t.weights;
 		for (u32 k = 0, g = 0; k < t.k_count; k += t.width, g++, at++) {
 			const u32 units = kern_ceil(kern_min(t.width, t.k_count - k), 4);
+			begin_group(&p);
 			add_any_group(&p, units, sums[at % 2], at == 0 ? NULL : &last, zeros, rows, outs, asks * t.out_stride);
 			group_of(&last, &t, g, &p, sums[at % 2], from, stride, between);
 			p.weights += KERN_GROUP_HEAD + (size_t)t.width * KERN_PANEL;
@@ -297,6 +326,11 @@ static ALWAYS_INLINE void run_tiles(const struct blocked_tile *first, u32 count,
 	join(&last, zeros, false, 0, rows);
 	for (t = *first; count > 0 && t.last && !direct; count--, t.sums += (size_t)rows * KERN_PANEL, t.out += rows * t.out_stride)
 		end_sums(t, rows);
+}
+
+static struct place place_of(const struct blocked_tile *t)
+{
+	return (struct place){.x = t->x, .prefetch = t->prefetch, .prefetch_bytes = t->prefetch_step * AMX_UNITS};
 }
 
 /* All that a tile reads and writes. */
@@ -323,9 +357,9 @@ static bool tiles(const struct blocked_tile *t, u32 count)
 		checked.out += AMX_TILE_ROWS * t->out_stride;
 	}
 	if (t->scales == BLOCKED_ZEROS)
-		run_tiles(t, count, AMX_TILE_ROWS, true);
+		run_tiles(t, count, AMX_TILE_ROWS, true, place_of(t));
 	else
-		run_tiles(t, count, AMX_TILE_ROWS, false);
+		run_tiles(t, count, AMX_TILE_ROWS, false, place_of(t));
 	return true;
 }
 
@@ -333,7 +367,7 @@ static void tile(const struct blocked_tile *t, u32 rows)
 {
 	if (CHECKS_BYTES)
 		check_tile(t, rows);
-	run_tiles(t, 1, rows, t->scales == BLOCKED_ZEROS);
+	run_tiles(t, 1, rows, t->scales == BLOCKED_ZEROS, place_of(t));
 }
 
 enum { K_BLOCK = 512 }; /* of a panel: in the first cache, beside a tile's sums */
@@ -355,10 +389,53 @@ KERNEL(INT4, unpack_int4);
 KERNEL(STEPS, unpack_steps);
 #undef KERNEL
 
+/* ---------------------------------------------------------------- few rows */
+
+/* matmul_kernel.pack_rows */
+static void pack_few(const struct matmul_job *j, const float *x, u32 rows, char *to, u32 first, u32 end)
+{
+	const struct blocked_job of = {.a = j->a, .width = j->in.width, .x_stride = j->a->x_stride};
+	pack(&of, x, rows, first, end - first, to + (size_t)first / of.width * rows * (of.width + HEAD_BYTES));
+}
+
+static void tile_few(const struct matmul_tile *m, u32 rows)
+{
+	_Alignas(64) float sums[AMX_TILE_ROWS * KERN_PANEL];
+	const struct blocked_tile t = {.weights = m->weights,
+				       .width = m->width,
+				       .k_count = m->k_count,
+				       .x = m->units,
+				       .first = true,
+				       .last = true,
+				       .sums = sums,
+				       .out = m->out,
+				       .out_stride = m->out_stride,
+				       .columns = m->columns,
+				       .bias = m->bias,
+				       .accumulate = m->resume};
+	if (CHECKS_BYTES)
+		check_tile(&t, rows);
+	for (u32 r = 0; r < rows && m->resume; r++)
+		amx_ask_row(m->out + r * m->out_stride);
+	run_tiles(&t, 1, rows, false, (struct place){.x = t.x, .few = m, .fetch = tile_fetch_begin(m)});
+}
+
+static const struct matmul_kernel FEW_INT8 = {.tile_rows = AMX_TILE_ROWS,
+					      .tile_columns = KERN_PANEL,
+					      .asks_always = true,
+					      .asks_in_order = true,
+					      .pack_rows = pack_few,
+					      .tile = tile_few};
+
 enum err VARIANT(matmul_quantized)(struct kern_ctx *ctx, const struct kern_matmul_args *a)
 {
 	const enum kern_dtype dtype = a->w->dtype;
 	const u32 few = a->fusion ? KERN_CPU_UNFUSED_TOKENS : FEW_ROWS;
+	if (dtype == KERN_I8 && a->tokens > VECTOR_ROWS && a->tokens <= AMX_TILE_ROWS && !a->fusion) {
+		const struct matmul_inputs in = {.unit_values = 4, .width = kern_dtype_group(dtype), .sum_words = 1};
+		matmul_run(ctx, a, &FEW_INT8, &in);
+		return ERR_OK;
+	}
 	if (a->tokens == 1 && !a->fusion && dtype != KERN_I4_STEPS) /* the same bits, from memory as four streams */
 		return matmul_quantized_avx2(ctx, a);
 	if (kern_dtype_group(dtype) < AMX_ROW_BYTES || a->tokens <= few || (a->fusion && !matmul_blocked_fuses(a)))

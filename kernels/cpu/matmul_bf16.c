@@ -32,11 +32,14 @@ static void pack(const struct matmul_job *j, const float *x, u32 r, u32 rows, ch
 
 /* Adds the products of `count` units of weights with inputs at `x`, units `stride` rows apart. */
 static ALWAYS_INLINE void add_units(const struct matmul_tile *t, u32 rows, u32 stride, u32 vecs, const char *units, const char *x,
-				    u32 count, struct tile_fetch *fetch, vec sum[][VECS_OF_ONE])
+				    u32 count, bool in_order, struct tile_fetch *fetch, vec sum[][VECS_OF_ONE])
 {
 	for (u32 u = 0; u < count; u++, units += KERN_GROUP_UNIT, x += stride * 4) {
 		__m512bh w[VECS_OF_ONE];
-		tile_prefetch_bytes(t, fetch);
+		if (in_order)
+			tile_prefetch_in_order(fetch);
+		else
+			tile_prefetch_bytes(t, fetch);
 #pragma GCC unroll 4
 		for (u32 v = 0; v < vecs; v++)
 			w[v] = (__m512bh)_mm512_loadu_si512(units + v * sizeof(vec));
@@ -52,7 +55,7 @@ static ALWAYS_INLINE void add_units(const struct matmul_tile *t, u32 rows, u32 s
 	}
 }
 
-static ALWAYS_INLINE void run_tile(const struct matmul_tile *t, u32 rows, u32 vecs)
+static ALWAYS_INLINE void run_tile(const struct matmul_tile *t, u32 rows, u32 vecs, bool in_order)
 {
 	vec sum[PART_ROWS][VECS_OF_ONE];
 	struct tile_fetch fetch = tile_fetch_begin(t);
@@ -61,7 +64,7 @@ static ALWAYS_INLINE void run_tile(const struct matmul_tile *t, u32 rows, u32 ve
 #pragma GCC unroll 4
 		for (u32 v = 0; v < vecs; v++)
 			sum[r][v] = tile_first_sum(t, r, v);
-	add_units(t, rows, rows, vecs, t->weights, t->units, kern_ceil(t->k_count, 2), &fetch, sum);
+	add_units(t, rows, rows, vecs, t->weights, t->units, kern_ceil(t->k_count, 2), in_order, &fetch, sum);
 #pragma GCC unroll 12
 	for (u32 r = 0; r < rows; r++)
 #pragma GCC unroll 4
@@ -77,7 +80,7 @@ static ALWAYS_INLINE void run_part(const struct matmul_tile *t, u32 rows, u32 st
 #pragma GCC unroll 24
 	for (u32 i = 0; i < rows * TILE_VECS; i++)
 		sum[i / TILE_VECS][i % TILE_VECS] = total[i / TILE_VECS][i % TILE_VECS];
-	add_units(t, rows, stride, TILE_VECS, units, x, count, fetch, sum);
+	add_units(t, rows, stride, TILE_VECS, units, x, count, false, fetch, sum);
 #pragma GCC unroll 24
 	for (u32 i = 0; i < rows * TILE_VECS; i++)
 		total[i / TILE_VECS][i % TILE_VECS] = sum[i / TILE_VECS][i % TILE_VECS];
@@ -129,10 +132,15 @@ static void run_tall(const struct matmul_tile *t, u32 rows)
 			tile_store_sum(t, r, v, total[r][v]);
 }
 
-#define TILE_CASE(n)                       \
-	case n:                            \
-		run_tile(t, n, TILE_VECS); \
-		break;
+#define RUN_TILE(n, vecs)                       \
+	if (t->prefetch_base)                   \
+		run_tile(t, n, vecs, true);     \
+	else                                    \
+		run_tile(t, n, vecs, false);    \
+	break;
+#define TILE_CASE(n) \
+	case n:      \
+		RUN_TILE(n, TILE_VECS)
 /* The row count is a constant in each case, so that the sums live in registers. */
 static void tile(const struct matmul_tile *t, u32 rows)
 {
@@ -142,8 +150,7 @@ static void tile(const struct matmul_tile *t, u32 rows)
 	}
 	switch (rows) {
 	case 1:
-		run_tile(t, 1, VECS_OF_ONE);
-		break;
+		RUN_TILE(1, VECS_OF_ONE)
 		TILE_CASE(2)
 		TILE_CASE(3)
 		TILE_CASE(4)
@@ -155,16 +162,18 @@ static void tile(const struct matmul_tile *t, u32 rows)
 		TILE_CASE(10)
 		TILE_CASE(11)
 	default:
-		run_tile(t, PART_ROWS, TILE_VECS);
-		break;
+		RUN_TILE(PART_ROWS, TILE_VECS)
 	}
 }
+#undef TILE_CASE
+#undef RUN_TILE
 
 static const struct matmul_kernel KERNEL = {.tile_rows = TILE_ROWS,
 					    .tile_columns = TILE_VECS * VEC_LANES,
 					    .few_rows = 1,
 					    .few_columns = VECS_OF_ONE * VEC_LANES,
 					    .alone_rows = ALONE_ROWS,
+					    .asks_in_order = true,
 					    .pack = pack,
 					    .tile = tile};
 

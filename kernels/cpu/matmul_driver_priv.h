@@ -51,6 +51,9 @@ struct matmul_tile {
 	bool asks_twice; /* what is asked into the L2 cache, once more into the L1 cache; of MATMUL_FAR alone */
 	const char *prefetch_end, *prefetch_then; /* what is fetched ends at the first, give or take a group, and goes on
 						     at the second; NULL: straight on */
+	/* From the first up to the second, whole blocks behind it, lines are asked for in the order of tile_line (cpu/matmul_tile_priv.h), and behind
+	 * prefetch_then too; NULL: as they lie. */
+	const char *prefetch_base, *prefetch_ordered;
 	/* Of several panels, each some others behind the one before; `columns` are all of the matrix from the first one's on. */
 	u32 panels, panel_columns;
 	size_t panel_bytes;	 /* from one to the next */
@@ -69,9 +72,12 @@ struct matmul_kernel {
 	u32 k_block;	  /* a panel's part of so many k stays in the L2 cache for all tiles */
 	u32 alone_rows;	  /* 0, or: up to so many rows instead of MATMUL_ALONE_ROWS */
 	bool asks_always; /* for weights ahead, however small the L1 cache: computing in narrow vectors leaves the time to wait */
+	bool asks_in_order; /* all that its tiles ask for goes through tile_fetch, which may have an order of its own */
 	/* Rounds values [first, end) of the row `x`, the r-th of the `rows` rows of a tile, into the tile's inputs at
 	 * `to`. Both are multiples of MATMUL_PACK_VALUES, or `end` is the row's. */
 	void (*pack)(const struct matmul_job *j, const float *x, u32 r, u32 rows, char *to, u32 first, u32 end);
+	/* NULL, or instead of `pack`: the same of all rows of a tile; there is one. */
+	void (*pack_rows)(const struct matmul_job *j, const float *x, u32 rows, char *to, u32 first, u32 end);
 	void (*tile)(const struct matmul_tile *t, u32 rows);
 };
 

@@ -107,7 +107,9 @@ static ALWAYS_INLINE void add_int8_unit(const struct matmul_tile *t, u32 rows, u
 					ivec sum[][VECS_OF_ONE], enum tile_asks asks, struct tile_fetch *fetch)
 {
 	ivec w[VECS_OF_ONE];
-	if (asks == TILE_ASKS && rows == 1)
+	if (asks == TILE_ASKS_IN_ORDER)
+		tile_prefetch_in_order(fetch);
+	else if (asks == TILE_ASKS && rows == 1)
 		tile_prefetch_loosely(t, fetch);
 	else if (asks == TILE_ASKS)
 		tile_prefetch_bytes(t, fetch);
@@ -129,7 +131,7 @@ static ALWAYS_INLINE void add_int8_unit(const struct matmul_tile *t, u32 rows, u
 static ALWAYS_INLINE void add_int8(const struct matmul_tile *t, u32 rows, u32 stride, u32 vecs, const char *units,
 				   const char *x, u32 count, ivec sum[][VECS_OF_ONE], enum tile_asks asks, struct tile_fetch *fetch)
 {
-	if (rows == 1 && asks != TILE_ASKS)
+	if (rows == 1 && asks != TILE_ASKS && asks != TILE_ASKS_IN_ORDER)
 #pragma GCC unroll 1
 		for (u32 u = 0; u < count; u++, units += KERN_GROUP_UNIT, x += stride * 4) {
 			add_int8_unit(t, rows, vecs, units, x, sum, asks, fetch);
@@ -146,7 +148,9 @@ static ALWAYS_INLINE void add_int4(const struct matmul_tile *t, u32 rows, u32 st
 {
 	for (u32 u = 0; u < count; u++, units += KERN_GROUP_UNIT, x += stride * 8) {
 		ivec low[VECS_OF_ONE], high[VECS_OF_ONE];
-		if (asks == TILE_ASKS)
+		if (asks == TILE_ASKS_IN_ORDER)
+			tile_prefetch_in_order(fetch);
+		else if (asks == TILE_ASKS)
 			tile_prefetch(t, fetch);
 #pragma GCC unroll 4
 		for (u32 v = 0; v < vecs; v++) {
@@ -175,7 +179,10 @@ static ALWAYS_INLINE void add_group(const struct matmul_tile *t, u32 rows, u32 s
 {
 	ivec sum[TILE_ROWS][VECS_OF_ONE];
 	u32 count = kern_ceil(k_count, form == BYTES ? 4 : 8);
-	if (asks == TILE_ASKS) {
+	if (asks == TILE_ASKS_IN_ORDER) {
+		tile_prefetch_turn(t, &p->fetch, p->group);
+		tile_prefetch_head_in_order(&p->fetch, head_bytes(form));
+	} else if (asks == TILE_ASKS) {
 		tile_prefetch_turn(t, &p->fetch, p->group);
 		tile_prefetch_head(t, &p->fetch, head_bytes(form), form == BYTES ? t->prefetch_far != MATMUL_NEAR : t->prefetch_far == MATMUL_FAR);
 	} else if (asks == TILE_ASKS_SELDOM) {
@@ -312,7 +319,9 @@ static void run_tall(const struct matmul_tile *t, u32 rows)
 /* Rows so few that they may be left alone, with weights of either type or of one: the other is spared the code. */
 static ALWAYS_INLINE void run_few(const struct matmul_tile *t, u32 rows, u32 vecs, enum form form)
 {
-	if (t->prefetch_step > 0 || rows > (form == BYTES ? INT8_ALONE_ROWS : INT4_ALONE_ROWS))
+	if (t->prefetch_base)
+		run_tile(t, rows, vecs, form, TILE_ASKS_IN_ORDER);
+	else if (t->prefetch_step > 0 || rows > (form == BYTES ? INT8_ALONE_ROWS : INT4_ALONE_ROWS))
 		run_tile(t, rows, vecs, form, TILE_ASKS);
 	else if (rows == 1 || rows > MATMUL_ALONE_ROWS)
 		run_tile(t, rows, vecs, form, TILE_ASKS_SELDOM);
@@ -324,10 +333,15 @@ static ALWAYS_INLINE void run_few(const struct matmul_tile *t, u32 rows, u32 vec
 	case n:                            \
 		run_few(t, n, vecs, form); \
 		break;
-#define TILE_CASE(n, form)                                  \
-	case n:                                             \
-		run_tile(t, n, TILE_VECS, form, TILE_ASKS); \
-		break;
+#define RUN_TILE(n, form)                                                    \
+	if (t->prefetch_base)                                                \
+		run_tile(t, n, TILE_VECS, form, TILE_ASKS_IN_ORDER);         \
+	else                                                                 \
+		run_tile(t, n, TILE_VECS, form, TILE_ASKS);                  \
+	break;
+#define TILE_CASE(n, form) \
+	case n:            \
+		RUN_TILE(n, form)
 /* The row count is a constant in each case, so that the sums live in registers. */
 #define TILE_SWITCH(form)                                           \
 	switch (rows) {                                             \
@@ -339,8 +353,7 @@ static ALWAYS_INLINE void run_few(const struct matmul_tile *t, u32 rows, u32 vec
 		FEW_CASE(6, TILE_VECS, form)                        \
 		TILE_CASE(7, form)                                  \
 	default:                                                    \
-		run_tile(t, TILE_ROWS, TILE_VECS, form, TILE_ASKS); \
-		break;                                              \
+		RUN_TILE(TILE_ROWS, form)                           \
 	}
 
 static void tile_int8(const struct matmul_tile *t, u32 rows)
@@ -373,6 +386,7 @@ static void tile_steps(const struct matmul_tile *t, u32 rows)
 						  .few_columns = VECS_OF_ONE * VEC_LANES,    \
 						  .k_block = K_BLOCK,                        \
 						  .alone_rows = alone,                       \
+						  .asks_in_order = true,                     \
 						  .pack = pack,                              \
 						  .tile = tile_fn}
 KERNEL(INT8, TALL_ROWS, INT8_ALONE_ROWS, tile_int8);

@@ -11,8 +11,10 @@
 enum {
 	LINE = 64,
 	INPUT_BYTES = 2048, /* of packed inputs, of which the processor goes on by itself */
-	/* Longer than memory takes to answer, at the speed that a core reads at; still in the L1 cache when used. */
+	/* Longer than memory takes to answer, at the speed that a core reads at; still in the L1 cache when used. What is asked for in an order of its
+	 * own is asked for at least as far ahead as the last page of a block begins before its end. */
 	AHEAD_BYTES = 16 * 1024,
+	ORDERED_BYTES = 16 * 1024, /* TILE_ORDERED */
 	TAKE_BYTES = 32 * 1024,		/* of weights at a time: long against taking them, short at the end */
 	BEGIN_BYTES = 2048,		/* of the next weights: the processor has found the stream by their end */
 	NEXT_BYTES = 256 * 1024,	/* of the next weights, for each thread: a part of the L2 cache */
@@ -52,7 +54,9 @@ static void pack_task(void *arg, u32 task, u32 thread)
 	const struct kern_matmul_args *a = j->a;
 	u32 first = task * s->pack_values, end = kern_min(first + s->pack_values, a->w->k);
 	(void)thread;
-	for (u32 r = 0; r < a->tokens; r++)
+	if (j->kernel->pack_rows)
+		j->kernel->pack_rows(j, a->x, a->tokens, j->in.data, first, end);
+	for (u32 r = 0; r < a->tokens && !j->kernel->pack_rows; r++)
 		j->kernel->pack(j, a->x + (size_t)r * a->x_stride, r, a->tokens, j->in.data, first, end);
 }
 
@@ -65,7 +69,7 @@ static void pack(struct kern_ctx *ctx, struct skinny *s)
 
 /* The weights that a thread reads one after the other: up to `end`, then from `then` on. */
 struct stream {
-	const char *end, *then;
+	const char *begin, *end, *then;
 	size_t then_apart; /* bytes between panels of a tile there */
 };
 
@@ -144,6 +148,10 @@ static void run_tile(const struct skinny *s, const struct stack *stack, u32 n, u
 		t.asks_twice = j->prefetch_far == MATMUL_FAR;
 		t.prefetch_end = stream.then ? stream.end : NULL;
 		t.prefetch_then = stream.then;
+		if (j->kernel->asks_in_order && j->prefetch_far == MATMUL_FAR) {
+			t.prefetch_base = stream.begin;
+			t.prefetch_ordered = stream.begin + (size_t)(stream.end - stream.begin) / ORDERED_BYTES * ORDERED_BYTES;
+		}
 	}
 	j->kernel->tile(&t, a->tokens);
 }
@@ -194,7 +202,7 @@ static void run_panels(void *arg, u32 task, u32 thread)
 	struct skinny *s = arg;
 	const struct matmul_job *j = &s->job;
 	struct stream stream = begin_stream(s, thread);
-	u32 first, end;
+	u32 first, end, before = UINT32_MAX;
 	(void)task;
 	if (thread > 0)
 		fetch_inputs(s, thread);
@@ -202,6 +210,9 @@ static void run_panels(void *arg, u32 task, u32 thread)
 		const u32 run_end = shares_run_end(&s->shares, thread, end);
 		if (s->side == 1)
 			stream.end = panel_at(s, stack_of(s, run_end - 1).panel + 1);
+		if (s->side == 1 && first != before)
+			stream.begin = panel_at(s, stack_of(s, first).panel);
+		before = end;
 		for (u32 unit = first; unit < end; unit++)
 			run_unit(s, unit, unit + 1 == run_end, stream);
 	}

@@ -71,7 +71,9 @@ static ALWAYS_INLINE void add_unit(const struct matmul_tile *t, u32 rows, u32 ve
 {
 	const ivec lower = ivec_set1_8(15), upper = ivec_set1_8((char)0xf0);
 	ivec low[VECS_OF_ONE], high[VECS_OF_ONE];
-	if (asks == TILE_ASKS)
+	if (asks == TILE_ASKS_IN_ORDER)
+		tile_prefetch_in_order(fetch);
+	else if (asks == TILE_ASKS)
 		tile_prefetch(t, fetch);
 #pragma GCC unroll 4
 	for (u32 v = 0; v < vecs; v++) {
@@ -134,6 +136,10 @@ static ALWAYS_INLINE void add_unit_of_one(const struct matmul_tile *t, const cha
 		ivec both = ivec_load(unit_of(t, units + u * KERN_GROUP_UNIT, v));
 		low[v] = dot_int4(low[v], ivec_and(both, lower), first);
 		high[v] = dot_int4(high[v], ivec_and(both, upper), second);
+		if (asks == TILE_ASKS_IN_ORDER && v == 0)
+			tile_ask_in_order(fetch, fetch->at + u * KERN_GROUP_UNIT);
+		if (asks == TILE_ASKS_IN_ORDER)
+			tile_ask(fetch->near + at, false);
 		if (asks == TILE_ASKS)
 			tile_ask(fetch->at + at, far);
 		if (asks == TILE_ASKS && far)
