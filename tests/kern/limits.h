@@ -27,8 +27,8 @@ struct limits_memory {
 bool limits_memory_init(struct limits_memory *m);
 void limits_memory_fini(struct limits_memory *m);
 /* 1e9 bytes a second read by all threads of the pool: the best of some runs of together `ms` milliseconds,
- * each thread reading a part of its own, from beginning to end or in four streams, which are asked for ahead or not: what is
- * faster. */
+ * each thread reading a part of its own, from beginning to end or in four streams, which are asked for ahead or not, line by line or some lines of
+ * one stream before the next: what is fastest. */
 double limits_read(struct limits_memory *m, struct kern_threads *threads, u32 ms);
 
 #endif
