@@ -9,6 +9,7 @@
 
 #include <string.h>
 
+#include "kernels/cpu/matmul_tile_priv.h"
 #include "kernels/cpu/vec_priv.h"
 #include "kernels/cpu/variants_priv.h"
 
@@ -123,6 +124,16 @@ static ALWAYS_INLINE const char *amx_ask_ahead(const char *from, size_t bytes)
 {
 	for (const char *end = from + bytes; from < end; from += 64)
 		_mm_prefetch(from, _MM_HINT_T1);
+	return from;
+}
+
+/* The same of a block whose first `ordered` bytes, whole blocks of pages, are asked for as TILE_PAGES says: the i-th line in the i-th's turn. */
+static ALWAYS_INLINE const char *amx_ask_in_order(const char *from, size_t bytes, const char *block, size_t ordered)
+{
+	for (const char *end = from + bytes; from < end; from += TILE_LINE) {
+		const size_t at = (size_t)(from - block);
+		_mm_prefetch(at < ordered ? block + tile_ordered(at) : from, _MM_HINT_T1);
+	}
 	return from;
 }
 

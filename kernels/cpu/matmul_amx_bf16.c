@@ -184,13 +184,14 @@ static void tile_many(const struct blocked_tile *t, u32 rows)
 	const size_t lower = t->most_rows > upper ? (size_t)upper * AMX_ROW_BYTES : 0, step = (size_t)rows * AMX_ROW_BYTES;
 	const char *x = t->x, *weights = t->weights, *prefetch = t->prefetch;
 	const float *out = t->out;
+	const size_t ordered = t->prefetch_bytes / TILE_ORDERED * TILE_ORDERED;
 	const u32 asks = t->last && t->columns == KERN_PANEL ? kern_ceil(rows * AMX_UNITS, units) : 0;
 	VARIANT(amx_rows)(t->most_rows);
 	begin_many(t, rows);
 	for (u32 u = 0; u < units; u += AMX_UNITS, weights += AMX_PIECE_BYTES, x += step) {
 		for (u32 i = 0; i < asks; i++, out += t->out_stride)
 			amx_ask_row(out);
-		prefetch = amx_ask_ahead(prefetch, (size_t)t->prefetch_step * AMX_UNITS);
+		prefetch = amx_ask_in_order(prefetch, (size_t)t->prefetch_step * AMX_UNITS, t->prefetch_block, ordered);
 		add_piece(x, lower, amx_whole_piece(weights, units - u, last), true);
 	}
 	end_many(t, rows);

@@ -249,6 +249,7 @@ static void plan_prefetch(const struct blocked_job *j, struct place next, struct
 	const bool ends = next.panel >= j->panels;
 	const u32 units = kern_ceil(t->k_count * j->kernel->value_bytes, 4);
 	t->prefetch = ends ? (const char *)behind->data : weights_at(j, panel_at(j, next.panel), next.k_block);
+	t->prefetch_block = t->prefetch;
 	t->prefetch_bytes = (u32)(next.k_block + 1 < j->k_blocks ? j->block_bytes : j->panel_bytes - next.k_block * j->block_bytes);
 	t->prefetch_step = kern_ceil(t->prefetch_bytes, tiles * units);
 }

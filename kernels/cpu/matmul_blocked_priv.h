@@ -53,7 +53,8 @@ struct blocked_tile {
 	const float *bias; /* of the first column, or NULL */
 	bool accumulate;
 	const char *prefetch; /* weights that come after these; each unit asks for the next `prefetch_step` bytes; `tiles` has steps of its own */
-	u32 prefetch_step, prefetch_bytes; /* bytes: of the whole next block */
+	u32 prefetch_step, prefetch_bytes; /* bytes: of the whole next block, */
+	const char *prefetch_block; /* which begins here */
 	/* Tiles that share these weights come one after the other. What one leaves undone is in `held`, BLOCKED_HELD bytes, for the
 	 * next one: the first finds nothing there of use, the last leaves nothing undone. */
 	char *held;
