@@ -115,7 +115,7 @@ static void tile_few(const struct matmul_tile *t, u32 rows)
 		for (u32 i = 0; i < AMX_UNITS && !t->prefetch_base; i++)
 			tile_prefetch_bytes(t, &fetch);
 		for (u32 i = 0; i < AMX_UNITS && t->prefetch_base; i++)
-			tile_prefetch_in_order(&fetch);
+			tile_prefetch_in_order(&fetch, false, true);
 		add_piece(x, lower, amx_whole_piece(weights, units - u, last), false);
 	}
 	end_few(t, rows);

@@ -195,7 +195,7 @@ static ALWAYS_INLINE void begin_group(struct place *p)
 		return;
 	tile_prefetch_turn(p->few, &p->fetch, p->weights);
 	if (p->few->prefetch_base)
-		tile_prefetch_head_in_order(&p->fetch, KERN_GROUP_HEAD);
+		tile_prefetch_head_in_order(&p->fetch, KERN_GROUP_HEAD, true, true);
 	else
 		tile_prefetch_head(p->few, &p->fetch, KERN_GROUP_HEAD, true);
 }
@@ -208,7 +208,7 @@ static ALWAYS_INLINE void ask_beside_piece(struct place *p)
 	}
 	for (u32 i = 0; i < AMX_UNITS; i++)
 		if (p->few->prefetch_base)
-			tile_prefetch_in_order(&p->fetch);
+			tile_prefetch_in_order(&p->fetch, true, true);
 		else
 			tile_prefetch_bytes(p->few, &p->fetch);
 }
@@ -436,8 +436,6 @@ enum err VARIANT(matmul_quantized)(struct kern_ctx *ctx, const struct kern_matmu
 		matmul_run(ctx, a, &FEW_INT8, &in);
 		return ERR_OK;
 	}
-	if (a->tokens == 1 && !a->fusion && dtype != KERN_I4_STEPS) /* the same bits, from memory as four streams */
-		return matmul_quantized_avx2(ctx, a);
 	if (kern_dtype_group(dtype) < AMX_ROW_BYTES || a->tokens <= few || (a->fusion && !matmul_blocked_fuses(a)))
 		return matmul_quantized_avx512_vnni(ctx, a);
 	matmul_blocked(ctx, a, dtype == KERN_I8 ? &INT8 : dtype == KERN_I4_STEPS ? &STEPS : &INT4);

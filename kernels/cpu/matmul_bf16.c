@@ -37,7 +37,7 @@ static ALWAYS_INLINE void add_units(const struct matmul_tile *t, u32 rows, u32 s
 	for (u32 u = 0; u < count; u++, units += KERN_GROUP_UNIT, x += stride * 4) {
 		__m512bh w[VECS_OF_ONE];
 		if (in_order)
-			tile_prefetch_in_order(fetch);
+			tile_prefetch_in_order(fetch, rows > 1, rows > 1);
 		else
 			tile_prefetch_bytes(t, fetch);
 #pragma GCC unroll 4

@@ -108,7 +108,7 @@ static ALWAYS_INLINE void add_int8_unit(const struct matmul_tile *t, u32 rows, u
 {
 	ivec w[VECS_OF_ONE];
 	if (asks == TILE_ASKS_IN_ORDER)
-		tile_prefetch_in_order(fetch);
+		tile_prefetch_in_order(fetch, rows > 1, rows > 1);
 	else if (asks == TILE_ASKS && rows == 1)
 		tile_prefetch_loosely(t, fetch);
 	else if (asks == TILE_ASKS)
@@ -149,7 +149,7 @@ static ALWAYS_INLINE void add_int4(const struct matmul_tile *t, u32 rows, u32 st
 	for (u32 u = 0; u < count; u++, units += KERN_GROUP_UNIT, x += stride * 8) {
 		ivec low[VECS_OF_ONE], high[VECS_OF_ONE];
 		if (asks == TILE_ASKS_IN_ORDER)
-			tile_prefetch_in_order(fetch);
+			tile_prefetch_in_order(fetch, rows > 1, rows > 1);
 		else if (asks == TILE_ASKS)
 			tile_prefetch(t, fetch);
 #pragma GCC unroll 4
@@ -181,7 +181,7 @@ static ALWAYS_INLINE void add_group(const struct matmul_tile *t, u32 rows, u32 s
 	u32 count = kern_ceil(k_count, form == BYTES ? 4 : 8);
 	if (asks == TILE_ASKS_IN_ORDER) {
 		tile_prefetch_turn(t, &p->fetch, p->group);
-		tile_prefetch_head_in_order(&p->fetch, head_bytes(form));
+		tile_prefetch_head_in_order(&p->fetch, head_bytes(form), rows > 1, rows > 1);
 	} else if (asks == TILE_ASKS) {
 		tile_prefetch_turn(t, &p->fetch, p->group);
 		tile_prefetch_head(t, &p->fetch, head_bytes(form), form == BYTES ? t->prefetch_far != MATMUL_NEAR : t->prefetch_far == MATMUL_FAR);

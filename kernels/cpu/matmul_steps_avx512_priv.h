@@ -72,7 +72,7 @@ static ALWAYS_INLINE void add_unit(const struct matmul_tile *t, u32 rows, u32 ve
 	const ivec lower = ivec_set1_8(15), upper = ivec_set1_8((char)0xf0);
 	ivec low[VECS_OF_ONE], high[VECS_OF_ONE];
 	if (asks == TILE_ASKS_IN_ORDER)
-		tile_prefetch_in_order(fetch);
+		tile_prefetch_in_order(fetch, rows > 1, rows > 1);
 	else if (asks == TILE_ASKS)
 		tile_prefetch(t, fetch);
 #pragma GCC unroll 4
@@ -137,9 +137,7 @@ static ALWAYS_INLINE void add_unit_of_one(const struct matmul_tile *t, const cha
 		low[v] = dot_int4(low[v], ivec_and(both, lower), first);
 		high[v] = dot_int4(high[v], ivec_and(both, upper), second);
 		if (asks == TILE_ASKS_IN_ORDER && v == 0)
-			tile_ask_in_order(fetch, fetch->at + u * KERN_GROUP_UNIT);
-		if (asks == TILE_ASKS_IN_ORDER)
-			tile_ask(fetch->near + at, false);
+			tile_ask_in_order(fetch, fetch->at + u * KERN_GROUP_UNIT, false);
 		if (asks == TILE_ASKS)
 			tile_ask(fetch->at + at, far);
 		if (asks == TILE_ASKS && far)

@@ -123,22 +123,26 @@ static ALWAYS_INLINE size_t tile_ordered(size_t at)
 }
 
 /* Asks for the unit at `at`: in whole blocks of pages for two lines of two of them. */
-static ALWAYS_INLINE void tile_ask_in_order(const struct tile_fetch *f, const char *at)
+static ALWAYS_INLINE void tile_ask_in_order(const struct tile_fetch *f, const char *at, bool far)
 {
 	size_t apart = TILE_LINE;
 	if ((uintptr_t)at < f->ordered) {
 		at = f->base + tile_ordered((uintptr_t)at - (uintptr_t)f->base);
 		apart = TILE_PAGE;
 	}
-	tile_ask(at, true);
-	tile_ask(at + apart, true);
+	tile_ask(at, far);
+	tile_ask(at + apart, far);
 }
 
-static ALWAYS_INLINE void tile_prefetch_in_order(struct tile_fetch *f)
+/* `far`, `twice`: into which cache first, and once more into the L1 cache. What is computed with one row, and tiles, leaves the time to ask the L1 cache
+ * at once, which brings 5 to 9 % more; some rows in 4 bits lose as much by it. */
+static ALWAYS_INLINE void tile_prefetch_in_order(struct tile_fetch *f, bool far, bool twice)
 {
-	tile_ask_in_order(f, f->at);
-	tile_ask(f->near, false);
-	tile_ask(f->near + TILE_LINE, false);
+	tile_ask_in_order(f, f->at, far);
+	if (twice) {
+		tile_ask(f->near, false);
+		tile_ask(f->near + TILE_LINE, false);
+	}
 	f->at += KERN_GROUP_UNIT;
 	f->near += KERN_GROUP_UNIT;
 }
@@ -151,10 +155,10 @@ static ALWAYS_INLINE void tile_prefetch_head(const struct matmul_tile *t, struct
 		tile_prefetch_as(t, f, far);
 }
 
-static ALWAYS_INLINE void tile_prefetch_head_in_order(struct tile_fetch *f, u32 bytes)
+static ALWAYS_INLINE void tile_prefetch_head_in_order(struct tile_fetch *f, u32 bytes, bool far, bool twice)
 {
 	for (u32 at = 0; at < bytes; at += KERN_GROUP_UNIT)
-		tile_prefetch_in_order(f);
+		tile_prefetch_in_order(f, far, twice);
 }
 
 /* Called for every unit: asks for a piece of the weights that come next. Unpacking those of 4 bits leaves a small L1 cache the time to wait. */
