@@ -104,6 +104,8 @@ static u32 stretch_of(u32 share_panels, u32 side, size_t panel_bytes)
 
 static struct stack stack_of(const struct skinny *s, u32 unit)
 {
+	if (s->side == 1) /* without divisions, of which a small matrix would notice */
+		return (struct stack){unit, 1, 1};
 	u32 first = unit / s->stretch * s->share_panels, at = unit % s->stretch;
 	u32 left = kern_min(s->share_panels, s->panels - first) - at;
 	return (struct stack){first + at, kern_ceil(left, s->stretch), s->stretch};
