@@ -11,10 +11,9 @@
 enum {
 	LINE = 64,
 	INPUT_BYTES = 2048, /* of packed inputs, of which the processor goes on by itself */
-	/* Longer than memory takes to answer, at the speed that a core reads at; still in the L1 cache when used. What is asked for in an order of its
-	 * own is asked for at least as far ahead as the last page of a block begins before its end. */
-	AHEAD_BYTES = 16 * 1024,
-	ORDERED_BYTES = 16 * 1024, /* TILE_ORDERED */
+	/* Longer than memory takes to answer, at the speed that a core reads at; still in the L1 cache when used. Of pages in turns the
+	 * first one's last lines are asked for when the block before has a page left. */
+	AHEAD_BYTES = TILE_ORDERED,
 	TAKE_BYTES = 32 * 1024,		/* of weights at a time: long against taking them, short at the end */
 	BEGIN_BYTES = 2048,		/* of the next weights: the processor has found the stream by their end */
 	NEXT_BYTES = 256 * 1024,	/* of the next weights, for each thread: a part of the L2 cache */
@@ -152,7 +151,7 @@ static void run_tile(const struct skinny *s, const struct stack *stack, u32 n, u
 		t.prefetch_then = stream.then;
 		if (j->kernel->asks_in_order && j->prefetch_far == MATMUL_FAR) {
 			t.prefetch_base = stream.begin;
-			t.prefetch_ordered = stream.begin + (size_t)(stream.end - stream.begin) / ORDERED_BYTES * ORDERED_BYTES;
+			t.prefetch_ordered = stream.begin + (size_t)(stream.end - stream.begin) / TILE_ORDERED * TILE_ORDERED;
 		}
 	}
 	j->kernel->tile(&t, a->tokens);

@@ -72,10 +72,6 @@ enum tile_asks { TILE_ASKS, TILE_ASKS_IN_ORDER, TILE_ASKS_NOTHING, TILE_ASKS_SEL
  * order of their own 1 to 4 KB. */
 enum { TILE_NEAR_BYTES = 4 * 1024 };
 
-/* Memory brings a core of Emerald Rapids 13 to 20 % more if it is asked for lines of four pages in turns, though they are used as they lie. Eight pages
- * are as good, two bring half as much, and of pages of 2 KB there is no gain. */
-enum { TILE_PAGE = 4096, TILE_PAGES = 4, TILE_LINE = 64, TILE_ORDERED = TILE_PAGES * TILE_PAGE };
-
 /* What a tile asks for: where it is, and where it turns to other weights; lines that were asked far are asked near from `near` on. */
 struct tile_fetch {
 	const char *at;
