@@ -260,9 +260,9 @@ static const float *sums_from(const struct blocked_tile *t, u32 rows, size_t *st
 	*stride = KERN_PANEL;
 	if (!t->first)
 		return t->sums;
-	if (t->columns == KERN_PANEL && !(t->bias && t->accumulate)) {
-		*stride = t->bias ? 0 : t->accumulate ? t->out_stride : KERN_PANEL;
-		return t->bias ? t->bias : t->accumulate ? t->out : zeros;
+	if (t->columns == KERN_PANEL && !t->bias) { /* a bias is added to a zero, which a negative one is not any more */
+		*stride = t->accumulate ? t->out_stride : KERN_PANEL;
+		return t->accumulate ? t->out : zeros;
 	}
 	for (u32 r = 0; r < rows; r++, one.out += t->out_stride) {
 		vec row[1][VECS];

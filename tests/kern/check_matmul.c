@@ -271,7 +271,10 @@ static void matmul_case(struct check *c, u32 target, const struct matmul_case *m
 	struct kern_matmul_args a = {
 		.w = &w.packed, .tokens = m->tokens, .x_stride = x_stride, .out_stride = out_stride};
 	a.x = exponent_inputs(c, m, x_stride);
-	a.bias = m->bias ? check_floats(c, m->n, false) : NULL;
+	float *bias = m->bias ? check_floats(c, m->n, false) : NULL;
+	for (u32 n = 0; n < m->n && m->zero_bias; n++)
+		bias[n] = -0.0f;
+	a.bias = bias;
 	a.accumulate = m->accumulate;
 	bool rounds = rounds_inputs(m->dtype, t->caps);
 	matmul_want(c, m, &a, w.values, before, rounds, want, allowed);
@@ -512,6 +515,15 @@ static void exponent_cases(struct check *c, u32 target)
 			m.exponent = weights[i][0];
 			m.k = m.exponent > 104 ? 384 : m.k; /* whole groups */
 			m.weights_exponent = weights[i][1];
+			matmul_case(c, target, &m);
+		}
+	/* Products that are too small for any float, of both signs, to which a negative zero is added. */
+	for (u32 d = 0; d < CHECK_MATMUL_TYPES; d++)
+		for (u32 t = 0; t < 4; t++) {
+			struct matmul_case m = {.n = 64, .k = 100, .tokens = 5 + 12 * t, .dtype = check_matmul_types[d], .bias = true};
+			m.exponent = -80;
+			m.weights_exponent = -100;
+			m.zero_bias = true;
 			matmul_case(c, target, &m);
 		}
 }

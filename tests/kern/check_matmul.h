@@ -13,6 +13,7 @@ struct matmul_case {
 	enum kern_dtype dtype;
 	bool outliers, bias, accumulate, order;
 	int exponent; /* every third row's inputs are times two to this */
+	bool zero_bias; /* and negative */
 	int weights_exponent; /* in 8 bits: and every third group's scales, or all if the former is above 104 */
 };
 
