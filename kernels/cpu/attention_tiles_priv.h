@@ -3,7 +3,8 @@
  *
  * A key's pairs of dimensions lie as the registers of weights want them: 16 keys side by side, a pair a row. Queries are rows of bfloat16, as
  * softmax weights are. Neighbouring keys' values are laced into each other once for all rows of a task. A product's rows are rows of their own,
- * and what a row does not see has a weight of zero, so that a row's sums depend on its own query and keys alone. */
+ * and what a row does not see has a weight of zero, so that a row's sums depend on its own query and keys alone, as long as values that rows
+ * beside it see are finite. */
 #ifndef TERCET_KERNELS_CPU_ATTENTION_TILES_PRIV_H
 #define TERCET_KERNELS_CPU_ATTENTION_TILES_PRIV_H
 
