@@ -64,7 +64,7 @@ struct matmul_tile {
 };
 
 /* Memory brings a core of Emerald Rapids 13 to 20 % more if it is asked for lines of four pages in turns, though they are used as they lie. Eight pages
- * are as good, two bring half as much, and of pages of 2 KB there is no gain. */
+ * are as good; two, and pages of 2 KB, bring half as much. */
 enum { TILE_LINE = 64, TILE_PAGE = 4096, TILE_PAGES = 4, TILE_ORDERED = TILE_PAGES * TILE_PAGE };
 
 struct matmul_job;
