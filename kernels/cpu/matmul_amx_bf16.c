@@ -9,6 +9,7 @@
 enum {
 	VALUES = AMX_ROW_BYTES / 2, /* of a row that are multiplied at once */
 	K_BLOCK = 512, /* of a panel: in the first cache, for all tiles of rows */
+	K_WHOLE = 640,
 };
 
 /* ---------------------------------------------------------------- inputs */
@@ -199,6 +200,7 @@ static void tile_many(const struct blocked_tile *t, u32 rows)
 
 static const struct blocked_kernel MANY = {.tile_rows = AMX_TILE_ROWS,
 					   .k_block = K_BLOCK,
+					   .k_whole = K_WHOLE,
 					   .value_bytes = 2,
 					   .whole_values = VALUES,
 					   .own_rows = AMX_OWN_ROWS,

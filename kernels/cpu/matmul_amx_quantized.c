@@ -370,11 +370,12 @@ static void tile(const struct blocked_tile *t, u32 rows)
 	run_tiles(t, 1, rows, t->scales == BLOCKED_ZEROS, place_of(t));
 }
 
-enum { K_BLOCK = 512 }; /* of a panel: in the first cache, beside a tile's sums */
+enum { K_BLOCK = 512, K_WHOLE = 896 }; /* of a panel: in the first cache, beside a tile's sums */
 #define KERNEL(name, unpack_fn)                   \
 	static const struct blocked_kernel name = { \
 		.tile_rows = AMX_TILE_ROWS,       \
 		.k_block = K_BLOCK,               \
+		.k_whole = K_WHOLE,               \
 		.value_bytes = 1,                 \
 		.head_bytes = HEAD_BYTES,         \
 		.own_rows = AMX_OWN_ROWS,         \

@@ -1,7 +1,7 @@
 /* Drives the matrix products of many rows: prefill, and decoding of larger batches. Runs in the worker in such
  * steps; owns nothing.
  *
- * A piece is a block of rows times a few panels of columns, at a thread's end times fewer. Block by block of k, each panel's weights are brought
+ * A piece is a block of rows times some panels of columns, at a thread's end times fewer. Block by block of k, each panel's weights are brought
  * into the caches of a core once and used by all tiles of rows, while the tiles ask for the weights that follow; the inputs
  * of a block of k stay in the L2 cache for all panels of the piece; sums between blocks of k lie together in the
  * thread's own memory, for rows of a wide output share their places in the caches. Where a gated activation follows,
@@ -22,13 +22,15 @@ enum {
 	BYTES_A_NS = 200, /* that a core multiplies, about */
 	TAKING_NS = 36000,
 	HANDED_LEAST = 64, /* values of groups that are packed at once */
+	NEAR_INPUTS = 768 << 10, /* bytes that stay in the L2 cache beside sums and weights */
 	NORMED_AT_ONCE = 256, /* values of a row, in the L1 cache until they are packed */
 	NORMED_STRIDE = NORMED_AT_ONCE + 16, /* of such rows: not all of them in the same places of that cache */
 };
 
 static size_t sums_bytes(u32 rows)
 {
-	return (size_t)kern_min(rows, BLOCKED_ROWS) * BLOCKED_HANDED_PANELS * KERN_PANEL * sizeof(float);
+	const u32 panels = BLOCKED_FAR_PANELS > BLOCKED_HANDED_PANELS ? BLOCKED_FAR_PANELS : BLOCKED_HANDED_PANELS;
+	return (size_t)kern_min(rows, BLOCKED_ROWS) * panels * KERN_PANEL * sizeof(float);
 }
 
 /* Of what an activation makes, until it is handed over. */
@@ -97,7 +99,7 @@ static void plan_k(struct blocked_job *j)
 {
 	const u32 k = j->a->w->k, few = j->kernel->few_k_block;
 	const bool shorter = few > 0 && j->a->tokens <= FEW_ROWS && k > FEW_K_WHOLE;
-	const u32 least = kern_ceil(k, shorter ? few : j->kernel->k_block);
+	const u32 least = shorter ? kern_ceil(k, few) : k <= j->kernel->k_whole ? kern_min(k, 1) : kern_ceil(k, j->kernel->k_block);
 	j->k_block = least > 0 ? kern_ceil(kern_ceil(k, least), KERN_GROUP_MAX) * KERN_GROUP_MAX : KERN_GROUP_MAX;
 	j->k_blocks = kern_ceil(k, j->k_block);
 }
@@ -141,9 +143,10 @@ static u32 last_panels(const struct blocked_job *j, u32 step, u32 threads)
  * rows a small task. Returns how many panels the last thread computes. */
 static u32 plan_columns(struct blocked_job *j, u32 threads)
 {
+	const u32 panels = kern_ceil(j->a->tokens, j->row_blocks) * j->row_bytes > NEAR_INPUTS ? BLOCKED_FAR_PANELS : BLOCKED_PANELS;
 	const bool few = j->a->tokens <= FEW_ROWS, even = last_panels(j, FEW_PANELS, threads) <= last_panels(j, 1, threads);
 	j->step_panels = j->handed > 0 ? 2 * j->handed / KERN_PANEL : j->fusion ? 2 : few && even ? FEW_PANELS : 1;
-	j->steps_at_once = few || j->step_panels > BLOCKED_PANELS ? 1 : BLOCKED_PANELS / j->step_panels;
+	j->steps_at_once = few || j->step_panels > panels ? 1 : panels / j->step_panels;
 	j->steps = kern_ceil(j->panels, j->step_panels);
 	return last_panels(j, j->step_panels, threads);
 }

@@ -13,6 +13,7 @@ enum {
 	BLOCKED_THEN_TOKENS = 512, /* of two products at once, at most: there is scratch for so many rows of both */
 	BLOCKED_ROWS = 256,   /* of a block of rows, at most: what its inputs take for one block of k stays in the L2 cache */
 	BLOCKED_PANELS = 4,   /* of a task, at most: they share those inputs */
+	BLOCKED_FAR_PANELS = 16, /* where all inputs of a block of rows do not stay in the L2 cache: each task brings them there again */
 	BLOCKED_HANDED_PANELS = 2 * KERN_GROUP_MAX / KERN_PANEL, /* but those of gate and up that make a group of the next product's inputs */
 	BLOCKED_TILE_MAX = 32 /* rows of a tile, at most */
 };
@@ -72,6 +73,7 @@ struct blocked_job;
 struct blocked_kernel {
 	u32 tile_rows;
 	u32 k_block;	/* values, at most: a multiple of KERN_GROUP_MAX */
+	u32 k_whole;	/* so many are one block, too: sums between two cost more than what they spare; 0: as many as k_block */
 	u32 few_k_block; /* the same of few rows, for which what is made of the weights should not leave the L1 cache; 0: no other */
 	u32 value_bytes; /* of an input: 1, 2 or 4 */
 	u32 whole_values; /* where inputs have no groups: a row's are filled up to a multiple; 0: to pairs */

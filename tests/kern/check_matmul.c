@@ -454,6 +454,11 @@ static void matmul_cases(struct check *c, u32 target)
 		struct matmul_case narrow = {.n = 40, .k = 5, .tokens = 100, .dtype = check_matmul_types[d]};
 		/* One group, and sums that begin with another value in every row. */
 		struct matmul_case begun = {.n = 70, .k = 30, .tokens = 75, .dtype = check_matmul_types[d], .bias = true, .accumulate = true};
+		/* So many values are one block of k for some kernels, two for others. */
+		struct matmul_case whole = {.n = 40, .k = d % 2 ? 610 : 850, .tokens = 70, .dtype = check_matmul_types[d], .accumulate = true};
+		matmul_case(c, target, &whole);
+		whole.k = d % 2 ? 850 : 610;
+		matmul_case(c, target, &whole);
 		matmul_case(c, target, &narrow);
 		matmul_case(c, target, &begun);
 		matmul_case(c, target, &wide);
@@ -464,6 +469,16 @@ static void matmul_cases(struct check *c, u32 target)
 			m.order = kern_dtype_group(m.dtype) > 0 && t % 3 == 0;
 			matmul_not_finite_case(c, target, &m);
 		}
+	}
+}
+
+/* Inputs that the L2 cache does not hold: more panels than otherwise share them, and there are more than as many. */
+static void far_cases(struct check *c, u32 target)
+{
+	static const enum kern_dtype types[] = {KERN_BF16, KERN_I8};
+	for (u32 d = 0; d < COUNT_OF(types); d++) {
+		struct matmul_case m = {.n = 520, .k = 3100, .tokens = types[d] == KERN_BF16 ? 130 : 250, .dtype = types[d], .accumulate = true};
+		matmul_case(c, target, &m);
 	}
 }
 
@@ -534,6 +549,7 @@ void check_matmul(struct check *c)
 		if (CHECK_DISTINCT(c, i, matmul)) {
 			matmul_cases(c, i);
 			panel_cases(c, i);
+			far_cases(c, i);
 			uneven_cases(c, i);
 			exponent_cases(c, i);
 			full_cases(c, i);
