@@ -438,7 +438,7 @@ struct kern_block_copy_args {
 	X(logits) X(sample) X(logprobs) X(block_copy) X(layernorm) X(qk_squares) X(qk_norm) \
 	X(conv) X(recurrent) X(gate) X(head_matmul) X(latent_kv)
 /* Ops that devices have no kernels for; their slots are NULL there, and models that need them are refused. */
-#define KERN_CPU_OPS(X) X(lora)
+#define KERN_CPU_OPS(X) X(lora) X(selective_scan)
 
 struct kern_ops {
 #define KERN_SLOT(op) enum err (*op)(struct kern_ctx *, const struct kern_##op##_args *);

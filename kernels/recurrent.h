@@ -65,6 +65,23 @@ struct kern_recurrent_args {
 	float step_min, step_max; /* step_max 0: no limits */
 };
 
+/* The recurrence of Mamba's first generation (Gu, Dao 2023): over a row's tokens, for every channel by itself on S [state_dim], which begins as what the
+ * slot has at [state_dim][channels]. With d = softplus(step[t][c] + step_bias[c]):
+ *   S[i][c] = exp(-rate[i][c] * d) * S[i][c] + k[t][i] * d * x[t][c],  out[t][c] = sum_i S[i][c] * q[t][i] + skip[c] * x[t][c].
+ * `out` may be x. Sums over i are in float (the reference's in double), i rising, and S is rounded to float with every token: a row's bits depend on that
+ * row alone, not on how its tokens are spread over calls. */
+enum { KERN_SELECTIVE_DIM_MAX = 256 }; /* of state_dim */
+struct kern_selective_scan_args {
+	float *out;	   /* [T][stride], as x: channels values of a token */
+	const float *x;
+	const float *step; /* [T][step_stride], of channels values */
+	const float *k, *q; /* [T][key_stride], of state_dim values */
+	const float *rate; /* [state_dim][channels], 0 at least */
+	const float *step_bias, *skip; /* [channels] */
+	struct kern_state state;
+	u32 channels, state_dim, stride, step_stride, key_stride;
+};
+
 /* What a block weighs its values by before its last product, in place, in groups of `width` that each have a norm of their own where there is one:
  * x = norm(x) * f(gate), or with `gate_first` x = norm(x * f(gate)), f SiLU or, with `sigmoid`, that; norm(x) = x / sqrt(mean of the group's x^2 +
  * eps) * weight, or x, where `weight` is NULL. */

@@ -548,7 +548,7 @@ static enum err make_inputs(struct runner *r, struct err_msg *em)
 
 static void log_loaded(const struct runner *r)
 {
-	char variants[512], types[256];
+	char variants[640], types[256];
 
 	model_weights_types(&r->weights, types, sizeof(types));
 	kern_ops_print(&r->ops, variants, sizeof(variants));

@@ -1,4 +1,5 @@
-/* Times of the ops of layers that keep a state of each sequence, in the shapes of a layer of Qwen3-Next and Qwen 3.5 (delta), Granite 4 (scan) and LFM2. */
+/* Times of the ops of layers that keep a state of each sequence, in the shapes of a layer of Qwen3-Next and Qwen 3.5 (delta), Granite 4 (scan), Falcon Mamba (selective) and
+ * LFM2. */
 #include <stdio.h>
 #include <string.h>
 
@@ -45,6 +46,13 @@ static void run_recurrent(void *arg, struct kern_ctx *ctx, const struct kern_ops
 	const struct kern_recurrent_args *a = arg;
 	turns_next(&a->state);
 	ops->recurrent(ctx, a);
+}
+
+static void run_selective_scan(void *arg, struct kern_ctx *ctx, const struct kern_ops *ops)
+{
+	const struct kern_selective_scan_args *a = arg;
+	turns_next(&a->state);
+	ops->selective_scan(ctx, a);
 }
 
 BENCH_RUNNER(gate)
@@ -98,6 +106,30 @@ static void bench_recurrence(struct check *c, u32 target, u32 pool, u32 rows, u3
 	check_case_end(c, NULL, "recurrent");
 }
 
+static void bench_selective(struct check *c, u32 target, u32 pool, u32 rows, u32 tokens)
+{
+	struct turns turns;
+	char shape[100];
+	const u32 channels = 8192, dim = 16, all = rows * tokens;
+	const size_t size = (size_t)channels * dim;
+	struct kern_selective_scan_args a = {.channels = channels, .state_dim = dim, .stride = 2 * channels, .step_stride = channels, .key_stride = 2 * dim};
+	a.state = turns_init(c, &turns, rows, tokens, size);
+	float *keys = check_floats(c, (size_t)all * a.key_stride, false), *rates = check_floats(c, size, false);
+	for (size_t i = 0; i < size; i++)
+		rates[i] = rates[i] < 0 ? -rates[i] : rates[i];
+	a.x = check_floats(c, (size_t)all * a.stride, false);
+	a.step = check_floats(c, (size_t)all * channels, false);
+	a.k = keys;
+	a.q = keys + dim;
+	a.rate = rates;
+	a.step_bias = check_floats(c, channels, false);
+	a.skip = check_floats(c, channels, false);
+	a.out = check_alloc(c, (size_t)all * a.stride * sizeof(float));
+	snprintf(shape, sizeof(shape), "channels=%u state=%u rows=%u tokens=%u", channels, dim, rows, tokens);
+	BENCH(selective_scan, c, target, pool, &a, &limits, shape, 6.0 * (double)size * all, 4.0 * ((2.0 * rows + 1) * (double)size + 3.0 * all * channels));
+	check_case_end(c, NULL, "selective_scan");
+}
+
 static void bench_gate(struct check *c, u32 target, u32 pool, u32 tokens, bool first)
 {
 	char shape[100];
@@ -122,6 +154,8 @@ void bench_recurrent(struct check *c, u32 target, u32 pool, const char *only)
 #define WANTED(op) (CHECK_DISTINCT(c, target, op) && (!only || strcmp(only, #op) == 0))
 	for (u32 s = 0; s < COUNT_OF(steps); s++)
 		for (u32 kind = 0; kind < 2; kind++) {
+			if (kind == 0 && WANTED(selective_scan))
+				bench_selective(c, target, pool, steps[s][0], steps[s][1]);
 			if (WANTED(conv))
 				bench_conv(c, target, pool, steps[s][0], steps[s][1], kind == 0);
 			if (WANTED(recurrent))

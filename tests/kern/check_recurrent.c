@@ -298,5 +298,7 @@ void check_recurrent(struct check *c)
 			gate_cases(c, i);
 		if (CHECK_DISTINCT(c, i, recurrent))
 			check_recurrence(c, i);
+		if (CHECK_DISTINCT(c, i, selective_scan))
+			check_selective_scan(c, i);
 	}
 }

@@ -30,5 +30,6 @@ typedef const char *(*check_piece_fn)(void *arg, const struct kern_state *state)
 const char *check_rows_pieces(struct check *c, const struct check_rows *r, float *data, check_piece_fn run, void *arg);
 
 void check_recurrence(struct check *c, u32 target);
+void check_selective_scan(struct check *c, u32 target);
 
 #endif

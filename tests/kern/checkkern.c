@@ -35,7 +35,7 @@ static void check_others(struct check *c)
 static void check_cpu(struct check *c, bool products, bool others, bool recurrent)
 {
 	const u64 began = clock_now_ns();
-	char names[400];
+	char names[640];
 	for (u32 i = 0; i < c->target_count; i++) {
 		kern_ops_print(&c->targets[i].ops, names, sizeof(names));
 		printf("target %u: %s\n", i, names);
