@@ -63,15 +63,16 @@ enum err kv_memory_init(struct kv_memory *kv, const struct kv_shape *shape, u32 
 		kv->memory_bytes += 2 * half_bytes(&layer, block_count);
 	}
 	kv->layers = calloc(shape->layers, sizeof(*kv->layers));
-	void *memory = kv->layers ? region_reserve(kv->memory_bytes) : NULL;
-	if (!memory) {
+	void *memory = kv->layers && kv->memory_bytes > 0 ? region_reserve(kv->memory_bytes) : NULL;
+	if (!kv->layers || (kv->memory_bytes > 0 && !memory)) {
 		size_t bytes = kv->memory_bytes;
 		free(kv->layers);
 		*kv = (struct kv_memory){0};
 		return region_refuse(em, "cannot reserve %zu bytes for the KV cache (and --swap-space); lower --kv-cache-memory", bytes);
 	}
 	kv->memory = memory;
-	madvise(memory, kv->memory_bytes, MADV_HUGEPAGE);
+	if (memory)
+		madvise(memory, kv->memory_bytes, MADV_HUGEPAGE);
 	char *at = memory;
 	for (u32 i = 0; i < kv->own_count; i++) {
 		struct kern_kv *layer = &kv->layers[i];

@@ -30,7 +30,8 @@ struct kv_memory {
 const char *kv_dtype_name(enum kern_dtype type);
 /* Of one block in all layers that have some, K and V. */
 u64 kv_block_bytes(const struct kv_shape *shape);
-/* Layers without memory are the last ones. Reserves `block_count` zeroed blocks; pages are taken as they are written. ERR_NO_MEMORY. */
+/* Layers without memory are the last ones. Reserves `block_count` zeroed blocks; pages are taken as they are written. Where no layer has keys and values there is no
+ * memory, and blocks are numbers. ERR_NO_MEMORY. */
 MUST_CHECK enum err kv_memory_init(struct kv_memory *kv, const struct kv_shape *shape, u32 block_count,
 				   struct err_msg *em);
 void kv_memory_fini(struct kv_memory *kv);

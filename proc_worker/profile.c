@@ -48,8 +48,20 @@ static enum err explain_too_small(const struct kv_budget *b, u64 bytes, u64 one,
 		mib_up(one));
 }
 
-enum err kv_budget_blocks(const struct kv_budget *b, u32 *blocks, struct err_msg *em)
+/* Of models without keys and values blocks count tokens, and are as large as the ids of these. */
+static struct kv_budget counted(const struct kv_budget *b)
 {
+	struct kv_budget c = *b;
+
+	if (c.block_bytes == 0)
+		c.block_bytes = b->block_size * sizeof(u32);
+	return c;
+}
+
+enum err kv_budget_blocks(const struct kv_budget *given, u32 *blocks, struct err_msg *em)
+{
+	const struct kv_budget own = counted(given), *b = &own;
+	const u64 most = given->block_bytes ? (u64)KV_AUTOMATIC_GIB_MAX << 30 : KV_IDS_MIB_MAX * MIB;
 	u64 per_row = (b->max_model_len + b->block_size - 1) / b->block_size;
 	u64 one = per_row * b->block_bytes;
 	u64 bytes = b->requested;
@@ -64,8 +76,8 @@ enum err kv_budget_blocks(const struct kv_budget *b, u32 *blocks, struct err_msg
 	if (!bytes) {
 		u64 useful = per_row * b->rows_max * b->block_bytes;
 		bytes = (u64)(b->utilization * (double)b->available / b->workers);
-		if (bytes > (u64)KV_AUTOMATIC_GIB_MAX << 30)
-			bytes = (u64)KV_AUTOMATIC_GIB_MAX << 30;
+		if (bytes > most)
+			bytes = most;
 		/* A model that needs more for a single sequence gets it if it is there. */
 		if (bytes < one && one <= b->utilization * (double)b->available / b->workers)
 			bytes = one;

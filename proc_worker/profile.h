@@ -10,16 +10,17 @@ struct kv_budget {
 	double utilization; /* --gpu-memory-utilization */
 	u64 requested;	    /* --kv-cache-memory; 0: automatic */
 	u32 workers;	    /* that share this host's memory */
-	u64 block_bytes;
+	u64 block_bytes; /* 0: no layer has keys and values */
 	u32 block_size;
 	u32 max_model_len, rows_max;
 };
 
 enum { CONTEXT_MIN = 2 };	   /* one token of a prompt and one of an answer */
 enum { KV_AUTOMATIC_GIB_MAX = 4 }; /* a CPU engine does not take a host's whole memory unasked */
+enum { KV_IDS_MIB_MAX = 16 }; /* of ids where blocks have nothing else: 4 million tokens */
 
 /* Automatic: the least of 4 GiB, of utilization * available / workers, and of what max_num_seqs sequences of
- * max_model_len tokens can use. ERR_NO_SPACE: not even one sequence of max_model_len fits, or more was
+ * max_model_len tokens can use. Without keys and values a block counts as the ids of its tokens, and unasked 16 MiB of them are the most. ERR_NO_SPACE: not even one sequence of max_model_len fits, or more was
  * requested than there is; says how much is needed, how much there is, and which setting fits. */
 MUST_CHECK enum err kv_budget_blocks(const struct kv_budget *b, u32 *blocks, struct err_msg *em);
 

@@ -36,6 +36,15 @@ enum {
 	 .parallel = true, .interleaved = true, .window_needed = true, .head_dim = 128, .window = 4096, .window_pattern = 4, .rope_theta = 10000, \
 	 .norm_eps = 1e-5f, .logit_scale = 0.0625f, __VA_ARGS__}
 
+/* Of two, which differ in what norms step, key and query have. */
+#define MAMBA_ARCH(name, ...) \
+	{name, MAMBA, COUNT_OF(MAMBA), ARCH_TIED, \
+	 .fields = {{"d_model", "hidden_size"}, {"n_layer", "num_hidden_layers"}, {"d_inner", "intermediate_size"}, {"layer_norm_epsilon", "rms_norm_eps"}, \
+		    {"state_size", "mamba_d_state"}, {"conv_kernel", "mamba_d_conv"}, {"expand", "mamba_expand"}, {"time_step_rank", "mamba_dt_rank"}, \
+		    {"use_bias", "mamba_proj_bias"}, {"use_conv_bias", "mamba_conv_bias"}}, \
+	 .recurrent = RECURRENT_SELECTIVE, .recurrent_layer = "mamba", .attention_free = true, .unrotated = true, .context = 1 << 20, \
+	 .norm_eps = 1e-5f, __VA_ARGS__}
+
 #define ROPE_LLAMA3_STATED(factor) \
 	"{\"rope_type\": \"llama3\", \"factor\": " factor ", \"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, " \
 	"\"original_max_position_embeddings\": 8192}"
@@ -115,6 +124,12 @@ static const struct arch ARCHS[] = {
 	{"FalconH1ForCausalLM", FALCON_H1, COUNT_OF(FALCON_H1), 0,
 	 .own = {"mamba_d_ssm", "mamba_rms_norm", "mamba_norm_before_gate", "mamba_use_mlp", "mlp_expansion_factor"},
 	 .recurrent = RECURRENT_SCAN, .state_beside = true, .kv_heads = 8, .rope_theta = 10000, .norm_eps = 1e-5f},
+	{"JambaForCausalLM", JAMBA, COUNT_OF(JAMBA), ARCH_EXPERTS_ALL,
+	 .fields = {{"layers_block_type", "layer_types"}},
+	 .own = {"attn_layer_period", "attn_layer_offset", "expert_layer_period", "expert_layer_offset", "mamba_inner_layernorms"},
+	 .recurrent = RECURRENT_SELECTIVE, .recurrent_layer = "mamba", .unrotated = true, .select_norms = true, .kv_heads = 8, .norm_eps = 1e-6f},
+	MAMBA_ARCH("FalconMambaForCausalLM", .own = {"mixer_rms_eps", "rms_norm"}, .select_norms = true, .plain_select_norms = true),
+	MAMBA_ARCH("MambaForCausalLM", .own = {"rms_norm"}),
 	{"NemotronHForCausalLM", NEMOTRON_H, COUNT_OF(NEMOTRON_H), ARCH_MLP_BIAS | ARCH_EXPERTS_OWN,
 	 .fields = {{"layers_block_type", "layer_types"}, {"layer_norm_epsilon", "rms_norm_eps"}, {"mlp_hidden_act", "hidden_act"},
 		    {"attention_head_dim", "head_dim"}, {"n_routed_experts", "num_experts"},

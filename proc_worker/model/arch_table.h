@@ -36,6 +36,14 @@ enum weight_slot {
 	SLOT_DECAY_BIAS,
 	SLOT_SKIP,
 	SLOT_GATE_NORM,
+	/* Of RECURRENT_SELECTIVE: what makes of the convolved channels their step (dt), key (B) and query (C), with norms, and steps of the first; and
+	 * kern_selective_scan_args */
+	SLOT_X_PROJ,
+	SLOT_DT_NORM,
+	SLOT_B_NORM,
+	SLOT_C_NORM,
+	SLOT_DT_PROJ,
+	SLOT_RATES,
 	SLOT_STATE_OUT, /* where attention stands beside that: its last product, SLOT_ATTN_OUT being attention's */
 	SLOT_ATTN_OUT,
 	SLOT_ATTN_OUT_BIAS,
@@ -112,6 +120,9 @@ enum arch_dim {
 	DIM_STATE_KV,
 	DIM_STATE_KVZ,
 	DIM_STATE_ALL,
+	/* Of RECURRENT_SELECTIVE, where DIM_STATE_VALUES are channels and DIM_STATE_KEYS what each one's state has: */
+	DIM_STEP_RANK,
+	DIM_SELECTED, /* what x_proj makes: DIM_STEP_RANK and twice DIM_STATE_KEYS */
 	/* Of families with `global_heads`, of the layers that have these: */
 	DIM_GLOBAL_HEAD,
 	DIM_GLOBAL_HEADS,    /* heads * DIM_GLOBAL_HEAD */
@@ -232,6 +243,7 @@ enum recurrent_kind {
 	RECURRENT_CONV,	 /* a gated short convolution of `hidden` channels (LFM2): before, behind, x */
 	RECURRENT_DELTA, /* the gated delta rule (Qwen 3.5): q, k, v, gate, beta, decay */
 	RECURRENT_SCAN,	 /* Mamba 2: v, k, q, gate, decay */
+	RECURRENT_SELECTIVE, /* Mamba: x, gate */
 };
 
 /* Fields of config.json that a family has, and what it computes differently from Llama. */
@@ -303,6 +315,9 @@ struct arch {
 	bool single_blocks; /* a layer is one block, of attention, of a state, an MLP or experts ("hybrid_override_pattern"), and nothing rotates: config_blocks.c */
 	u32 state_head_dim; /* of RECURRENT_SCAN: values of a head, where "mamba_d_head" says nothing else; 0: "mamba_expand" says it */
 	u32 state_groups, state_key_dim; /* "mamba_n_groups", "mamba_d_state"; 0: 1 and 256 */
+	bool attention_free; /* all layers keep a state and have no MLP, and nothing rotates: config_selective.c */
+	bool unrotated; /* layers of attention do not rotate, and no positions are added */
+	bool select_norms, plain_select_norms; /* of RECURRENT_SELECTIVE: step, key and query have norms; without weights */
 	bool state_tiled; /* of RECURRENT_DELTA: files in GGUF have heads of values in another order (tiles.h) */
 	bool state_as_attention; /* sizes of RECURRENT_DELTA follow from those of attention where nothing says them */
 	f32 gate_eps;		 /* of the norm of what such layers make; 0: that of the other norms */
@@ -321,7 +336,7 @@ struct arch {
 	bool xielu; /* the activation is xIELU, by SLOT_XIELU: "hidden_act" must say so */
 	enum kern_activation activation;
 	/* What the family takes where config.json says nothing. */
-	u32 vocab_size, heads, context; /* 0: config.json must say it */
+	u32 vocab_size, heads, context; /* 0: config.json must say it; of `attention_free` a context that bounds what a request may ask for */
 	f32 norm_eps;
 	u32 inner;    /* intermediate_size / hidden_size; 0: config.json must say it */
 	u32 head_dim; /* 0: hidden_size / num_attention_heads */

@@ -200,6 +200,44 @@ static const struct arch_tensor FALCON_H1[] = {
 	{SLOT_DOWN, LAYER "feed_forward.down_proj.weight", DIM_HIDDEN, DIM_INTERMEDIATE, SPLIT_COLUMNS, .scale = SCALE_DOWN},
 };
 
+/* Mamba; `at`: in front of the names. */
+#define SELECTIVE_IN(slot, name, columns, when) \
+	MAMBA_PART(slot, name, DIM_STATE_VALUES, columns, when, DIM_STATE_VZ, DIM_NONE, SCALE_NONE), \
+	MAMBA_PART(slot, name, DIM_STATE_VALUES, columns, when, DIM_STATE_VZ, DIM_STATE_VALUES, SCALE_NONE)
+#define SELECTIVE_TENSORS_AT(at) \
+	SELECTIVE_IN(SLOT_QKV, at "in_proj.weight", DIM_HIDDEN, WHEN_RECURRENT), SELECTIVE_IN(SLOT_QKV_BIAS, at "in_proj.bias", DIM_NONE, WHEN_STATE_BIAS), \
+	{SLOT_CONV, at "conv1d.weight", DIM_STATE_VALUES, DIM_TAPS, SPLIT_ROWS, WHEN_RECURRENT}, \
+	{SLOT_CONV_BIAS, at "conv1d.bias", DIM_STATE_VALUES, DIM_NONE, SPLIT_ROWS, WHEN_CONV_BIAS}, \
+	{SLOT_X_PROJ, at "x_proj.weight", DIM_SELECTED, DIM_STATE_VALUES, SPLIT_COLUMNS, WHEN_RECURRENT}, \
+	{SLOT_DT_PROJ, at "dt_proj.weight", DIM_STATE_VALUES, DIM_STEP_RANK, SPLIT_ROWS, WHEN_RECURRENT}, \
+	MAMBA_VECTOR(SLOT_DECAY_BIAS, at "dt_proj.bias", DIM_STATE_VALUES), MAMBA_VECTOR(SLOT_SKIP, at "D", DIM_STATE_VALUES), \
+	{SLOT_RATES, at "A_log", DIM_STATE_VALUES, DIM_STATE_KEYS, SPLIT_ROWS, WHEN_RECURRENT}, \
+	{SLOT_ATTN_OUT, at "out_proj.weight", DIM_HIDDEN, DIM_STATE_VALUES, SPLIT_COLUMNS, WHEN_RECURRENT}, \
+	{SLOT_ATTN_OUT_BIAS, at "out_proj.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_STATE_BIAS}
+
+#define JAMBA_NORM(slot, name, rows) {slot, LAYER "mamba." name, rows, DIM_NONE, SPLIT_NONE, WHEN_RECURRENT}
+#define JAMBA_MLP(slot, name, rows, columns, split) {slot, LAYER "feed_forward." name ".weight", rows, columns, split, WHEN_DENSE}
+#define JAMBA_EXPERT LAYER "feed_forward.experts.{}."
+static const struct arch_tensor JAMBA[] = {
+	EMBEDDINGS_BUT_NORM, FINAL_NORM(SLOT_FINAL_NORM, "final_layernorm.weight"),
+	NORM(SLOT_ATTN_NORM, "input_layernorm.weight"), NORM(SLOT_MLP_NORM, "pre_ff_layernorm.weight"),
+	SOME_ATTENTION("o_proj.weight"), SELECTIVE_TENSORS_AT(LAYER "mamba."),
+	JAMBA_NORM(SLOT_DT_NORM, "dt_layernorm.weight", DIM_STEP_RANK), JAMBA_NORM(SLOT_B_NORM, "b_layernorm.weight", DIM_STATE_KEYS),
+	JAMBA_NORM(SLOT_C_NORM, "c_layernorm.weight", DIM_STATE_KEYS),
+	JAMBA_MLP(SLOT_GATE_UP, "gate_proj", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS),
+	JAMBA_MLP(SLOT_GATE_UP, "up_proj", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS),
+	JAMBA_MLP(SLOT_DOWN, "down_proj", DIM_HIDDEN, DIM_INTERMEDIATE, SPLIT_COLUMNS),
+	EXPERTS("feed_forward.router.weight", JAMBA_EXPERT "gate_proj.weight", JAMBA_EXPERT "up_proj.weight", JAMBA_EXPERT "down_proj.weight"),
+};
+
+/* Mamba alone, in every layer. */
+static const struct arch_tensor MAMBA[] = {
+	{SLOT_EMBED, "model.embeddings.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS},
+	{SLOT_LM_HEAD, "lm_head.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS},
+	FINAL_NORM(SLOT_FINAL_NORM, "norm_f.weight"),
+	NORM(SLOT_ATTN_NORM, "norm.weight"), SELECTIVE_TENSORS_AT(LAYER "mixer."),
+};
+
 /* One block in each layer, with one norm before it. */
 #define MIXER LAYER "mixer."
 #define MIXER_SHARED MIXER "shared_experts."

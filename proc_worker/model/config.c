@@ -96,7 +96,7 @@ static enum err read_intermediate(struct model_config *c, json_val v, struct err
 {
 	u32 inner = c->arch->inner; /* small, and hidden sizes are at most CONFIG_DIM_MAX: the product fits */
 
-	if (c->arch->experts_only)
+	if (c->arch->experts_only || c->arch->attention_free)
 		return ERR_OK;
 	if (c->arch->experts_optional) /* config_experts.c */
 		return config_may_u32(v, "intermediate_size", CONFIG_DIM_MAX, 0, &c->intermediate, em);
@@ -120,6 +120,8 @@ static enum err read_sizes(struct model_config *c, json_val v, struct err_msg *e
 		e = c->arch->single_blocks ? config_read_blocks(c, v, em) : config_need_u32(v, "num_hidden_layers", MODEL_LAYERS_MAX, &c->layers, em);
 	if (!c->arch->single_blocks)
 		c->own_kv_layers = c->layers;
+	if (e || c->arch->attention_free)
+		return e ? e : config_read_attention_free(c, v, em);
 	if (!e)
 		e = size_or(v, "num_attention_heads", HEADS_MAX, c->arch->heads, &c->heads, em);
 	if (!e)
@@ -607,7 +609,9 @@ u32 model_shard_kv_heads(const struct model_shard *s, const struct model_config 
 enum err model_shard_init(struct model_shard *s, const struct model_config *c, u32 rank, u32 ranks,
 			  struct err_msg *em)
 {
-	if (c->heads % ranks)
+	const bool attends = !c->recurrent.kind || !c->arch->attention_free;
+
+	if (attends && c->heads % ranks)
 		return err_set(
 			em, ERR_INVALID,
 			"--tensor-parallel-size %u: the model's %u attention heads cannot be divided by it",
@@ -638,7 +642,7 @@ enum err model_shard_init(struct model_shard *s, const struct model_config *c, u
 	*s = (struct model_shard){.rank = rank, .ranks = ranks};
 	if (c->recurrent.kind && (e = config_share_recurrent(s, c, em)))
 		return e;
-	s->heads = c->heads / ranks;
+	s->heads = attends ? c->heads / ranks : c->heads;
 	s->kv_heads = share_kv_heads(c->kv_heads, rank, ranks, &s->kv_first);
 	if (c->global_kv_heads)
 		s->global_kv_heads = share_kv_heads(c->global_kv_heads, rank, ranks, &s->global_kv_first);

@@ -80,13 +80,14 @@ struct latent_config {
 struct recurrent_config {
 	enum recurrent_kind kind;
 	u32 taps; /* of the convolution, which is over `before * x`, over q, k and v, or over v, k and q */
-	/* Of all but RECURRENT_CONV; kern_recurrent_args: */
+	/* Of all but RECURRENT_CONV; kern_recurrent_args. Of RECURRENT_SELECTIVE channels are heads of one value, and key_dim is what each one's state has. */
 	u32 key_heads, heads, key_dim, value_dim;
 	f32 beta_scale, step_min, step_max;
-	f32 gate_eps; /* of SLOT_GATE_NORM; `norm_eps` may be that of a divided stream */
+	u32 step_rank; /* of RECURRENT_SELECTIVE: values that steps are made of */
+	f32 gate_eps; /* of SLOT_GATE_NORM, and of SLOT_DT_NORM and those beside it; `norm_eps` may be that of a divided stream */
 	bool bias; /* of the first product and the last one */
 	bool conv_bias;
-	bool normed;	 /* what the state makes has a norm (SLOT_GATE_NORM) */
+	bool normed;	 /* what the state makes has a norm (SLOT_GATE_NORM); of RECURRENT_SELECTIVE what steps, keys and queries are made of */
 	bool norm_first; /* of RECURRENT_SCAN: before its gate, not behind it */
 	bool tiled; /* the file has `heads` in another order (tiles.h) */
 };

@@ -305,6 +305,11 @@ static const struct {
 	{"full_attn_idxs", 0, NAN},
 	{"attn_layer_indices", 0, NAN},
 	{"full_attention_interval", 0, NAN},
+	{"attn_layer_period", 0, NAN},
+	{"attn_layer_offset", 0, NAN},
+	{"expert_layer_period", 0, NAN},
+	{"expert_layer_offset", 0, NAN},
+	{"mixer_rms_eps", 0, NAN},
 	{"output_gate_type", 0, NAN},
 	{"hybrid_override_pattern", 0, NAN},
 	{"expand", 0, NAN}, /* of how wide heads together are, which others say */
@@ -391,6 +396,8 @@ static const struct {
 	{"attn_output_gate", 0, true},
 	{"mamba_use_mlp", 0, true},
 	{"route_norm", 0, true},
+	{"mamba_inner_layernorms", 0, true},
+	{"rms_norm", 0, true},
 	{"tie_word_embeddings", 0, false}, /* which programs disagree about */
 };
 
@@ -423,14 +430,15 @@ static const char *const INERT[] = {
 	"attention_probs_dropout_prob", "moe_capacity", "router_aux_loss_coef", "router_jitter_noise",
 	"input_jitter_noise", "load_balance_coeff", "aux_loss_alpha", "seq_aux", "ep_size",
 	"block_mlp_init_scale", "block_out_init_scale", "block_use_xavier_init", "conv_use_xavier_init",
-	"rescale_prenorm_residual", "time_step_min", "time_step_max", "time_step_floor", "time_step_rank",
+	"rescale_prenorm_residual", "time_step_scale", "time_step_init_scheme", "time_step_min", "time_step_max", "time_step_floor", "time_step_rank",
 	"linear_a_log_min", "linear_a_log_max", "linear_dt_min", "linear_dt_max", "linear_dt_init_floor",
 	"init_method", "embedding_initializer_range", "output_router_logits", "gradient_checkpointing", "neftune_noise_alpha", "summary_type",
 	"summary_use_proj", "summary_activation", "summary_first_dropout", "summary_proj_to_labels",
 	/* how others run it; pretraining_tp: products in pieces, the same sums */
 	"pretraining_tp",
 	"residual_in_fp32", "mamba_ssm_cache_dtype", "moe_shared_expert_overlap",
-	"num_logits_to_keep", "use_grouped_mm", "use_mamba_kernels", "z_loss_coefficient",
+	"num_logits_to_keep", "calc_logits_for_entire_prompt", "fused_add_norm", "pad_vocab_size_multiple", "use_mambapy", "use_falcon_mambapy",
+	"use_associative_scan", "use_grouped_mm", "use_mamba_kernels", "z_loss_coefficient",
 	"use_cache", "cache_implementation", "attn_implementation", "return_dict", "output_hidden_states",
 	"output_attentions", "torchscript", "use_bfloat16", "tf_legacy_loss", "chunk_size_feed_forward",
 	"is_decoder", "tie_encoder_decoder", "max_window_layers", "use_flash_attn",

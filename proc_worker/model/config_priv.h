@@ -68,6 +68,15 @@ bool config_is_scale_field(const struct arch *arch, const char *name);
 /* Which block each layer of a family with arch.single_blocks is: fills the number of layers, their flags and own_kv_layers. */
 MUST_CHECK enum err config_read_blocks(struct model_config *c, json_val v, struct err_msg *em);
 
+/* Of families with arch.attention_free: that no field speaks of attention, what stands for its numbers, and the layers' flags, with `c` filled up to
+ * the number of layers. */
+MUST_CHECK enum err config_read_attention_free(struct model_config *c, json_val v, struct err_msg *em);
+/* "attn_layer_period": which layers keep a state; "expert_layer_period": experts, and which layers have them. */
+MUST_CHECK enum err config_mark_period(struct model_config *c, json_val v, struct err_msg *em);
+MUST_CHECK enum err config_read_periodic(struct model_config *c, json_val v, struct err_msg *em);
+/* The sizes of layers of RECURRENT_SELECTIVE. */
+MUST_CHECK enum err config_read_selective(struct model_config *c, json_val v, struct err_msg *em);
+
 /* Which layers of a family with arch.recurrent keep a state, and what it is, with `c` filled up to the arithmetic. */
 MUST_CHECK enum err config_read_recurrent(struct model_config *c, json_val v, struct err_msg *em);
 /* Whether it is one of the fields that say this in a family. */

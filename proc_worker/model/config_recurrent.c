@@ -48,6 +48,12 @@ static const struct {
 	{"mamba_conv_bias", RECURRENT_SCAN},
 	{"mamba_proj_bias", RECURRENT_SCAN},
 	{"time_step_limit", RECURRENT_SCAN},
+	{"mamba_d_state", RECURRENT_SELECTIVE},
+	{"mamba_d_conv", RECURRENT_SELECTIVE},
+	{"mamba_expand", RECURRENT_SELECTIVE},
+	{"mamba_dt_rank", RECURRENT_SELECTIVE},
+	{"mamba_conv_bias", RECURRENT_SELECTIVE},
+	{"mamba_proj_bias", RECURRENT_SELECTIVE},
 };
 
 bool config_is_recurrent_field(const struct arch *arch, const char *name)
@@ -60,7 +66,7 @@ bool config_is_recurrent_field(const struct arch *arch, const char *name)
 
 /* ---------------------------------------------------------------- which layers */
 
-static void mark(struct model_config *c, u32 layer, bool recurrent)
+static void mark_one(struct model_config *c, u32 layer, bool recurrent)
 {
 	c->layer_flags[layer] = (u16)((c->layer_flags[layer] & ~LAYER_RECURRENT) | (recurrent ? LAYER_RECURRENT : 0));
 }
@@ -73,12 +79,12 @@ static enum err mark_indexed(struct model_config *c, json_val list, const char *
 	if (json_type(list) != JSON_ARRAY)
 		return err_set(em, ERR_FORMAT, "config.json: \"%s\" must be an array of numbers of layers, found %s", name, json_type_name(list));
 	for (u32 i = 0; i < c->layers; i++)
-		mark(c, i, true);
+		mark_one(c, i, true);
 	for (struct json_iter it = json_iterate(list); json_next(&it);) {
 		if (!json_uint(it.value, &layer) || layer >= c->layers)
 			return err_set(em, ERR_FORMAT, "config.json: \"%s\" must hold numbers of layers, below num_hidden_layers, which is %u", name,
 				       c->layers);
-		mark(c, (u32)layer, false);
+		mark_one(c, (u32)layer, false);
 	}
 	return ERR_OK;
 }
@@ -90,17 +96,17 @@ static enum err mark_interval(struct model_config *c, json_val v, struct err_msg
 
 	enum err e = config_may_u32(v, "full_attention_interval", MODEL_LAYERS_MAX, DELTA_INTERVAL, &interval, em);
 	for (u32 i = 0; !e && i < c->layers; i++)
-		mark(c, i, (i + 1) % interval != 0);
+		mark_one(c, i, (i + 1) % interval != 0);
 	if (!e && c->arch->state_as_attention && c->layers < interval) /* there one at least is of attention */
-		mark(c, c->layers - 1, false);
+		mark_one(c, c->layers - 1, false);
 	return e;
 }
 
-/* Whether "layer_types" says of a layer that it keeps a state, `*known`: or that it does not. Those of RECURRENT_SCAN have other words in older
- * files than in newer ones. */
+/* Whether "layer_types" says of a layer that it keeps a state, `*known`: or that it does not. Those of Mamba have other words in older files
+ * than in newer ones. */
 static bool is_recurrent(const struct arch *a, json_val word, bool *known)
 {
-	const bool scan = a->recurrent == RECURRENT_SCAN;
+	const bool scan = a->recurrent == RECURRENT_SCAN || a->recurrent == RECURRENT_SELECTIVE;
 	const bool recurrent = json_string_equals(word, a->recurrent_layer) || (scan && json_string_equals(word, "linear_attention"));
 
 	*known = recurrent || json_string_equals(word, "full_attention") || (scan && json_string_equals(word, "attention"));
@@ -125,7 +131,7 @@ static enum err mark_listed(struct model_config *c, json_val list, const char *r
 		if (rule && recurrent != !!(c->layer_flags[i] & LAYER_RECURRENT))
 			return err_set(em, ERR_INVALID, "config.json: \"layer_types\"[%u] is '%s', but by \"%s\" the layer is %s", i,
 				       json_cstr(it.value, ""), rule, recurrent ? "full_attention" : a->recurrent_layer);
-		mark(c, i, recurrent);
+		mark_one(c, i, recurrent);
 	}
 	return ERR_OK;
 }
@@ -134,18 +140,21 @@ static enum err mark_layers(struct model_config *c, json_val v, struct err_msg *
 {
 	static const char *const rules[] = {"full_attn_idxs", "attn_layer_indices"};
 	const bool by_interval = c->arch->recurrent == RECURRENT_DELTA;
-	const char *rule = by_interval ? "full_attention_interval" : NULL;
+	const bool by_period = arch_has_own(c->arch, "attn_layer_period");
+	const char *rule = by_interval ? "full_attention_interval" : by_period ? "attn_layer_period" : NULL;
 	json_val types = json_get(v, "layer_types");
 	enum err e = ERR_OK;
 
 	for (size_t i = 0; i < COUNT_OF(rules); i++)
 		rule = arch_has_own(c->arch, rules[i]) ? rules[i] : rule;
-	const bool ruled = rule && json_present(json_get(v, rule)), listed = json_present(types);
+	const bool ruled = by_period || (rule && json_present(json_get(v, rule))), listed = json_present(types);
 	if (!by_interval && !ruled && !listed)
 		return err_set(em, ERR_FORMAT, "config.json: \"layer_types\" is missing; of a %s it must be an array of %u strings (num_hidden_layers), each %s or full_attention",
 			       c->arch->name, c->layers, c->arch->recurrent_layer);
 	if (by_interval)
 		e = mark_interval(c, v, em);
+	else if (by_period)
+		e = config_mark_period(c, v, em);
 	else if (ruled)
 		e = mark_indexed(c, json_get(v, rule), rule, em);
 	if (!e && listed)
@@ -154,11 +163,21 @@ static enum err mark_layers(struct model_config *c, json_val v, struct err_msg *
 }
 
 /* Every layer does both. */
-static enum err mark_all(struct model_config *c)
+static enum err mark_beside(struct model_config *c)
 {
 	for (u32 i = 0; i < c->layers; i++)
 		c->layer_flags[i] |= LAYER_RECURRENT | LAYER_BESIDE;
 	return ERR_OK;
+}
+
+/* In whatever way the family has; config_blocks.c and config_selective.c have marked those that are known with the number of layers. */
+static enum err mark(struct model_config *c, json_val v, struct err_msg *em)
+{
+	if (c->arch->single_blocks)
+		return ERR_OK;
+	if (c->arch->attention_free)
+		return json_present(json_get(v, "layer_types")) ? mark_listed(c, json_get(v, "layer_types"), NULL, em) : ERR_OK;
+	return c->arch->state_beside ? mark_beside(c) : mark_layers(c, v, em);
 }
 
 /* Returns how many layers keep a state, `*attend`: how many are of attention. */
@@ -422,7 +441,7 @@ static enum err read_null_rope(struct model_config *c, json_val v, struct err_ms
 
 enum err config_read_recurrent(struct model_config *c, json_val v, struct err_msg *em)
 {
-	enum err e = c->arch->single_blocks ? ERR_OK /* config_blocks.c */ : c->arch->state_beside ? mark_all(c) : mark_layers(c, v, em);
+	enum err e = mark(c, v, em);
 	u32 attend;
 
 	if (!e && arch_has_own(c->arch, "block_auto_adjust_ff_dim"))
@@ -437,7 +456,9 @@ enum err config_read_recurrent(struct model_config *c, json_val v, struct err_ms
 		c->recurrent = (struct recurrent_config){0};
 		return e;
 	}
-	if (attend == 0)
+	if (c->arch->attention_free && attend > 0)
+		return err_set(em, ERR_UNSUPPORTED, "config.json: %u of the layers are of attention (\"layer_types\"); of a %s none is", attend, c->arch->name);
+	if (attend == 0 && !c->arch->attention_free)
 		return err_set(em, ERR_UNSUPPORTED, "config.json: none of the layers is one of attention (\"layer_types\"); a %s must have one at least",
 			       c->arch->name);
 	e = check_activation(c, v, em);
@@ -453,6 +474,9 @@ enum err config_read_recurrent(struct model_config *c, json_val v, struct err_ms
 		return read_delta(c, v, em);
 	case RECURRENT_SCAN:
 		return read_scan(c, v, em);
+	case RECURRENT_SELECTIVE:
+		e = read_taps(c, v, "mamba_d_conv", SCAN_TAPS, em);
+		return e ? e : config_read_selective(c, v, em);
 	case RECURRENT_NONE:
 		break;
 	}
@@ -474,17 +498,17 @@ static void list_counts(char out[COUNTS_BYTES], u32 n, u32 m)
 enum err config_share_recurrent(struct model_shard *s, const struct model_config *c, struct err_msg *em)
 {
 	const struct recurrent_config *r = &c->recurrent;
-	const bool conv = r->kind == RECURRENT_CONV;
-	const u32 divided = conv ? c->hidden : r->key_heads;
+	const bool conv = r->kind == RECURRENT_CONV, selective = r->kind == RECURRENT_SELECTIVE;
+	const u32 divided = conv ? c->hidden : selective ? r->heads : r->key_heads;
 	char counts[COUNTS_BYTES];
 
 	if (divided % s->ranks) {
-		list_counts(counts, divided, c->heads);
+		list_counts(counts, divided, c->arch->attention_free ? divided : c->heads);
 		return err_set(em, ERR_INVALID, "--tensor-parallel-size %u: the model's %u %s cannot be divided by it; these counts would do: %s", s->ranks,
-			       divided, conv ? "channels of convolutions (hidden_size)" : "key heads of layers that keep a state", counts);
+			       divided, conv ? "channels of convolutions (hidden_size)" : selective ? "channels of layers that keep a state" : "key heads of layers that keep a state", counts);
 	}
 	s->recurrent_channels = conv ? c->hidden / s->ranks : 0;
-	s->recurrent_key_heads = r->key_heads / s->ranks;
+	s->recurrent_key_heads = selective ? r->key_heads : r->key_heads / s->ranks; /* which all channels share */
 	s->recurrent_heads = r->heads / s->ranks;
 	return ERR_OK;
 }

@@ -507,7 +507,7 @@ static enum err read_global_rope(struct model_config *c, json_val v, json_val pa
 				     c->global_head_dim);
 }
 
-/* Positions are learned: nothing rotates, and no field may say that something does. */
+/* Positions are learned, or none are told: nothing rotates, and no field may say that something does. */
 static enum err read_no_rotation(struct model_config *c, json_val v, struct err_msg *em)
 {
 	static const char *const fields[] = {"rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor"};
@@ -516,7 +516,7 @@ static enum err read_no_rotation(struct model_config *c, json_val v, struct err_
 		if (json_present(json_get(v, fields[i])))
 			return err_set(em, ERR_UNSUPPORTED, "config.json: \"%s\" is set, which is not supported for %s", fields[i],
 				       c->arch->name);
-	c->rope = (struct rope_config){.kind = ROPE_PLAIN, .dim = c->head_dim, .theta = 10000, .factor = 1, .attention_factor = 1};
+	c->rope = (struct rope_config){.kind = ROPE_PLAIN, .dim = c->arch->unrotated ? 2 : c->head_dim, .theta = 10000, .factor = 1, .attention_factor = 1};
 	for (u32 i = 0; i < c->layers; i++)
 		c->layer_flags[i] |= LAYER_NO_ROPE;
 	return ERR_OK;
@@ -541,7 +541,7 @@ enum err config_read_rope(struct model_config *c, json_val v, struct err_msg *em
 {
 	json_val parameters = json_get(v, "rope_parameters");
 
-	if (c->arch->positions)
+	if (c->arch->positions || c->arch->unrotated)
 		return read_no_rotation(c, v, em);
 	bool newer = json_present(parameters), local = c->arch->traits & ARCH_LOCAL_ROPE;
 	enum err e = config_check_pair(v, "rope_parameters", "rope_scaling", em);

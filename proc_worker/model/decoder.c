@@ -131,7 +131,7 @@ static const struct kern_weight *matrix_after(const struct decoder *d, u32 index
 	const struct layer_weights *l = &weights->layers[index];
 
 	if (w == &l->qkv)
-		return l->q_b.n ? &l->q_b : l->state_out.n ? &l->state_out : &l->attn_out;
+		return l->q_b.n ? &l->q_b : l->x_proj.n ? &l->x_proj : l->state_out.n ? &l->state_out : &l->attn_out;
 	if (w == &l->state_out)
 		return &l->attn_out;
 	if (w == &l->attn_out && !(d->config.model->layer_flags[index] & LAYER_NO_MLP))

@@ -4,7 +4,7 @@
 #include "common/region.h"
 #include "proc_worker/model/decoder_priv.h"
 #include "proc_worker/model/latent.h"
-#include "proc_worker/model/recurrent.h"
+#include "proc_worker/model/selective.h"
 
 static float *carve(char *base, size_t *offset, size_t count)
 {
@@ -31,6 +31,7 @@ static size_t lay_out(struct decoder *d, char *base)
 	const struct model_shard *s = c->shard;
 	size_t tokens = c->tokens_max, rows = c->logit_rows_max, hidden = c->model->hidden;
 	const bool latent = c->model->arch->latent, beside = c->model->arch->global_heads && c->model->experts > 0;
+	const size_t selected = selective_low_width(c->model);
 	size_t head_width = latent ? latent_head_width(c->model) : 0;
 	const size_t inputs = (size_t)c->model->layers * c->model->input_width, widest = most(s->intermediate, s->wide_intermediate);
 	size_t offset = 0, mlp, experts, projected, gate;
@@ -38,7 +39,7 @@ static size_t lay_out(struct decoder *d, char *base)
 	d->x = carve(base, &offset, tokens * hidden);
 	d->delta = carve(base, &offset, tokens * hidden);
 	d->normed = carve(base, &offset, tokens * hidden);
-	d->squares = carve(base, &offset, latent || (c->model->arch->traits & ARCH_QK_NORMS) ? 2 * tokens : 0);
+	d->squares = carve(base, &offset, latent || selected || (c->model->arch->traits & ARCH_QK_NORMS) ? 2 * tokens : 0);
 	d->routed = carve(base, &offset, beside ? tokens * hidden : 0);
 	d->beside = carve(base, &offset, beside ? tokens * hidden : 0);
 	d->inputs = inputs ? carve(base, &offset, tokens * inputs) : NULL;
@@ -46,7 +47,8 @@ static size_t lay_out(struct decoder *d, char *base)
 	d->qkv = carve(base, &offset, tokens * widest_qkv(c->model, s));
 	d->queries = carve(base, &offset, tokens * s->heads * head_width);
 	d->values = carve(base, &offset, tokens * s->heads * head_width);
-	d->low = carve(base, &offset, latent ? tokens * latent_low_width(c->model, s) : 0);
+	d->low = carve(base, &offset, latent ? tokens * latent_low_width(c->model, s) : tokens * selected);
+	d->steps = carve(base, &offset, selected ? tokens * s->recurrent_heads : 0);
 	d->gate_up = carve(base, &mlp, least(tokens, MLP_TOKENS) * 2 * widest);
 	d->activated = carve(base, &mlp, least(tokens, MLP_TOKENS) * widest);
 	d->inputs_projected = carve(base, &projected, tokens * inputs);
@@ -103,7 +105,7 @@ void decoder_fini(struct decoder *d)
 
 size_t decoder_exchange_bytes(const struct model_config *model, u32 ranks, u32 tokens_max)
 {
-	size_t sums = (size_t)tokens_max * model->hidden;
+	size_t sums = tokens_max * most(model->hidden, selective_low_width(model));
 	size_t logits = model->vocab_size / ranks + 1; /* at least one row of the largest share */
 
 	return (sums > logits ? sums : logits) * sizeof(float);

@@ -1,9 +1,11 @@
-/* Recurrent layers on the CPU: a short convolution alone (LFM2), or one in front of the gated delta rule (Qwen 3.5) or of Mamba 2. Runs in the
+/* Recurrent layers on the CPU: a short convolution alone (LFM2), or one in front of the gated delta rule (Qwen 3.5) or of Mamba, whose first
+ * generation selective.c has. Runs in the
  * worker, in every step of models that have them; owns no memory, never allocates. */
 #include "proc_worker/model/recurrent.h"
 
 #include "common/assert.h"
 #include "proc_worker/model/decoder_priv.h"
+#include "proc_worker/model/selective.h"
 
 static struct recurrent_layout lay_out(const struct model_config *m, const struct model_shard *s)
 {
@@ -22,6 +24,8 @@ static struct recurrent_layout lay_out(const struct model_config *m, const struc
 	case RECURRENT_SCAN:
 		return (struct recurrent_layout){.channels = mixed, .k = values, .q = values + keys, .gate = mixed, .decay = mixed + values,
 						 .out_width = values, .width = mixed + values + heads};
+	case RECURRENT_SELECTIVE:
+		return (struct recurrent_layout){.channels = heads, .gate = heads, .out_width = heads, .width = 2 * heads};
 	case RECURRENT_NONE:
 		break;
 	}
@@ -73,9 +77,9 @@ static enum err convolve(struct decoder *d, const struct layer_weights *w, const
 	return decoder_failed(d->config.ops->conv(d->config.ctx, &a), "conv", em);
 }
 
-static enum err recur(struct decoder *d, const struct layer_weights *w, const struct recurrent_layout *l, const struct kern_state *state,
-		      struct err_msg *em)
+static enum err recur(struct decoder *d, u32 index, const struct recurrent_layout *l, const struct kern_state *state, struct err_msg *em)
 {
+	const struct layer_weights *w = &d->config.weights->layers[index];
 	const struct recurrent_config *r = &d->config.model->recurrent;
 	const bool delta = r->kind == RECURRENT_DELTA;
 	struct kern_recurrent_args a = {.out = d->qkv + l->out,
@@ -99,6 +103,8 @@ static enum err recur(struct decoder *d, const struct layer_weights *w, const st
 					.step_max = r->step_max};
 
 	a.state.data += recurrent_conv_floats(d->config.model, l);
+	if (r->kind == RECURRENT_SELECTIVE)
+		return selective_recur(d, index, l, &a.state, em);
 	return decoder_failed(d->config.ops->recurrent(d->config.ctx, &a), "recurrent", em);
 }
 
@@ -140,7 +146,7 @@ static enum err run(struct decoder *d, u32 index, const struct kern_state *state
 	const struct recurrent_layout l = recurrent_layout(d->config.model, d->config.shard);
 	enum err e = convolve(d, w, &l, state, em);
 
-	return e || d->config.model->recurrent.kind == RECURRENT_CONV ? e : recur(d, w, &l, state, em);
+	return e || d->config.model->recurrent.kind == RECURRENT_CONV ? e : recur(d, index, &l, state, em);
 }
 
 /* A row whose state is saved before its tokens are through: up to there, and then the others. */

@@ -87,6 +87,10 @@ static u32 state_dim(const struct model_config *c, enum arch_dim d)
 		return keys + values;
 	case DIM_STATE_KVZ:
 		return keys + 2 * values;
+	case DIM_STEP_RANK:
+		return r->step_rank;
+	case DIM_SELECTED:
+		return r->step_rank + 2 * keys;
 	case DIM_STATE_ALL:
 		return 2 * keys + 2 * values + r->heads;
 	default:

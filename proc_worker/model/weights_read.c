@@ -321,16 +321,16 @@ static u32 convert_rows(const struct weights_plan *p, const struct arch_tensor *
 	return rows * columns.count;
 }
 
-/* Channels, each with its taps, become columns of a matrix of all channels, whose rows are taps. */
+/* Channels, each with its taps or its rates, become columns of a matrix of all channels, whose rows are these. */
 static u32 convert_channels(const struct weights_plan *p, const struct arch_tensor *t, u32 layer, const void *src, enum kern_dtype dtype,
 			    u32 rows, float *out)
 {
 	const float factor = part_factor(p, t);
-	float taps[KERN_CONV_TAPS_MAX];
+	float taps[KERN_SELECTIVE_DIM_MAX];
 	u32 channels, count;
 
 	weights_slot_shape(p, t->slot, layer, &channels, &count);
-	ASSERT(count <= KERN_CONV_TAPS_MAX);
+	ASSERT(count <= KERN_SELECTIVE_DIM_MAX);
 	for (u32 i = 0; i < rows; i++) {
 		kern_convert(taps, KERN_F32, (const char *)src + (size_t)i * count * kern_dtype_bytes(dtype), dtype, count);
 		for (u32 j = 0; j < count; j++)
@@ -359,6 +359,19 @@ static enum err make_rates(const struct st_tensor *st, float *out, u32 count, st
 			return err_set(em, ERR_FORMAT, "%s: tensor %s has %g at [%u]; what states decay by must be 0 at most", st->file, st->name,
 				       (double)out[i], i);
 		out[i] = out[i] < 0 ? logf(-out[i]) : -FLT_MAX;
+	}
+	return ERR_OK;
+}
+
+/* Of states whose values each decay by themselves, what is held: not the logarithm. */
+static enum err expand_rates(const struct weights_plan *p, const struct st_tensor *st, float *out, u32 count, struct err_msg *em)
+{
+	const bool gguf = quant_config_has(&p->config->quant, QUANT_GGUF);
+
+	for (u32 i = 0; i < count; i++) {
+		if (gguf && out[i] > 0)
+			return err_set(em, ERR_FORMAT, "%s: tensor %s has %g; what states decay by must be 0 at most", st->file, st->name, (double)out[i]);
+		out[i] = gguf ? -out[i] : fminf(expf(out[i]), FLT_MAX);
 	}
 	return ERR_OK;
 }
@@ -426,10 +439,13 @@ enum err weights_read_vector(struct weights_reader *r, enum weight_slot slot, u3
 		if (!kern_all_finite(src, st->dtype, KERN_F32, (size_t)rows.count * weights_dim(p->config, a->tensors[i].columns)))
 			return finite_check(st, KERN_F32, p->threads, em);
 		const u32 before = done;
-		done += slot == SLOT_CONV ? convert_channels(p, &a->tensors[i], layer, src, st->dtype, rows.count, out + done)
+		done += slot == SLOT_CONV || slot == SLOT_RATES ? convert_channels(p, &a->tensors[i], layer, src, st->dtype, rows.count, out + done)
 					  : convert_rows(p, &a->tensors[i], src, st->dtype, rows.count, out + done);
-		enum err e = slot == SLOT_RATE_LOG && quant_config_has(&p->config->quant, QUANT_GGUF) ? make_rates(st, out + before, done - before, em)
-												      : ERR_OK;
+		enum err e = ERR_OK;
+		if (slot == SLOT_RATE_LOG && quant_config_has(&p->config->quant, QUANT_GGUF))
+			e = make_rates(st, out + before, done - before, em);
+		else if (slot == SLOT_RATES) /* one tensor, of which columns have become rows */
+			e = expand_rates(p, st, out, rows.count * weights_dim(p->config, a->tensors[i].columns), em);
 		if (e)
 			return e;
 	}

@@ -97,6 +97,12 @@ const struct weights_slot WEIGHTS_SLOTS[SLOT_COUNT] = {
 	IN_LAYER(SLOT_DECAY_BIAS, SLOT_IS_BIAS, decay_bias),
 	IN_LAYER(SLOT_SKIP, SLOT_IS_BIAS, skip),
 	IN_LAYER(SLOT_GATE_NORM, SLOT_IS_BIAS, gate_norm), /* without the offset that a family's other norms may have */
+	IN_LAYER(SLOT_X_PROJ, SLOT_IS_MATRIX, x_proj),
+	IN_LAYER(SLOT_DT_NORM, SLOT_IS_BIAS, dt_norm),
+	IN_LAYER(SLOT_B_NORM, SLOT_IS_BIAS, b_norm),
+	IN_LAYER(SLOT_C_NORM, SLOT_IS_BIAS, c_norm),
+	IN_LAYER(SLOT_DT_PROJ, SLOT_IS_MATRIX, dt_proj),
+	IN_LAYER(SLOT_RATES, SLOT_IS_BIAS, rates),
 	IN_LAYER(SLOT_STATE_OUT, SLOT_IS_MATRIX, state_out),
 	IN_LAYER(SLOT_ATTN_OUT, SLOT_IS_MATRIX, attn_out),
 	IN_LAYER(SLOT_ATTN_OUT_BIAS, SLOT_IS_BIAS, attn_out_bias),
@@ -269,6 +275,10 @@ u32 weights_plain_width(const struct weights_plan *p, enum weight_slot slot, u32
 
 	if (block)
 		return c->arch->plain_norms ? c->hidden : 0;
+	if (slot == SLOT_DT_NORM)
+		return c->arch->plain_select_norms ? c->recurrent.step_rank : 0;
+	if (slot == SLOT_B_NORM || slot == SLOT_C_NORM)
+		return c->arch->plain_select_norms ? c->recurrent.key_dim : 0;
 	if (slot != SLOT_Q_NORM && slot != SLOT_K_NORM)
 		return 0;
 	return c->arch->plain_head_norms && c->head_norms && !(c->layer_flags[layer] & LAYER_NO_ROPE) ? c->head_dim : 0;
@@ -538,7 +548,8 @@ enum kern_dtype weights_matrix_dtype(const struct weights_plan *p, enum weight_s
 				    bool *ordered)
 {
 	*ordered = false;
-	if (weights_is_router(slot) || WEIGHTS_SLOTS[slot].kind == SLOT_IS_HEADS) /* what heads have is little, too */
+	/* What heads have is little, too, and so is what steps, keys and queries are made by, of which states keep every error. */
+	if (weights_is_router(slot) || WEIGHTS_SLOTS[slot].kind == SLOT_IS_HEADS || slot == SLOT_X_PROJ || slot == SLOT_DT_PROJ)
 		return p->dtype;
 	if (kern_dtype_group(p->matrix_dtype) > 0)
 		return p->matrix_dtype;

@@ -12,7 +12,7 @@ from engine import FULL, SANITIZED, Engine, killed_amid, run
 from small_models import Folders, ids
 
 KEPT = json.loads((pathlib.Path(__file__).parents[1] / "unit" / "proc_worker" / "families.json").read_text())
-NAMES = ["qwen3_5_text/none"] if SANITIZED else ["qwen3_5_text/none", "lfm2/bias", "granite_mamba/experts", "nemotron_h/mlps-last", "falcon_h1/none"] if FULL else ["qwen3_5_text/none", "lfm2/bias"]
+NAMES = ["qwen3_5_text/none"] if SANITIZED else ["qwen3_5_text/none", "lfm2/bias", "granite_mamba/experts", "nemotron_h/mlps-last", "falcon_h1/none", "jamba/none", "mamba/none"] if FULL else ["qwen3_5_text/none", "lfm2/bias", "mamba/none"]
 BLOCK = 8
 FLAGS = ["--dtype", "float32", "--block-size", BLOCK, "--max-num-batched-tokens", 64]
 SHORT, LONG = 320, 2048  # contexts
@@ -78,7 +78,7 @@ def test_what_prompts_have_in_common_is_found_from_the_third_on(served, alone):
 def test_many_at_once_with_too_little_memory(model, alone, tensor_parallel):
     common = ids(3, 120)
     prompts = [common[:7 * k] + ids(300 + k, 9 + 5 * k % 31) for k in range(6 if SANITIZED else 16)]
-    with Engine(*FLAGS, "--max-model-len", SHORT, "-tp", tensor_parallel, "--max-num-seqs", 6, "--kv-cache-memory", "%dKiB" % (room(model) // tensor_parallel), model=model) as engine, \
+    with Engine(*FLAGS, "--max-model-len", SHORT, "-tp", tensor_parallel, "--max-num-seqs", 6, "--kv-cache-memory", "%dKiB" % room(model, tensor_parallel), model=model) as engine, \
             concurrent.futures.ThreadPoolExecutor(len(prompts) + 1) as pool:
         # rows of one request are beside each other however slowly clients come
         crowd = pool.submit(engine.api.completions, ids(9, 20), n=6, max_tokens=100, temperature=1.0, seed=1, ignore_eos=True)
@@ -89,13 +89,17 @@ def test_many_at_once_with_too_little_memory(model, alone, tensor_parallel):
         assert engine.api.metric("vllm:num_preemptions_total") > 0
 
 
-def room(folder):
-    """KiB of keys and values of a little more than one sequence."""
+def room(folder, ranks):
+    """KiB of a rank's keys and values of a little more than one sequence; or of its ids, where no layer has keys and values."""
     config = json.loads((folder / "config.json").read_text())
+    if "num_attention_heads" not in config:
+        return SHORT * 4 // 1024 + 1
     head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     kinds = config.get("layer_types") or config.get("hybrid_override_pattern") or ["attention"] * config["num_hidden_layers"]
+    if "attn_layer_period" in config:
+        kinds = ["attention" if i % config["attn_layer_period"] == config["attn_layer_offset"] else "mamba" for i in range(config["num_hidden_layers"])]
     attention = sum(kind in ("full_attention", "attention", "*") for kind in kinds)
-    return SHORT * 2 * attention * config["num_key_value_heads"] * head * 4 // 1024 * 5 // 4 + 4
+    return (SHORT * 2 * attention * config["num_key_value_heads"] * head * 4 // 1024 * 5 // 4 + 4) // ranks
 
 
 def test_beams_are_those_of_a_search_alone(served, apart):

@@ -68,6 +68,19 @@ NEMOTRON_MOE = {"hybrid_override_pattern": "MEM*EME", "n_routed_experts": 8, "n_
                 "moe_intermediate_size": 20, "moe_shared_expert_intermediate_size": 28, "norm_topk_prob": True, "routed_scaling_factor": 2.5,
                 "norm_eps": 1e-5, "partial_rotary_factor": 1.0, "rope_theta": 10000, "mamba_ssm_cache_dtype": "float32"}
 
+# Mamba's first generation.
+JAMBA = {**COMMON, "architectures": ["JambaForCausalLM"], "model_type": "jamba", "attn_layer_period": 4, "attn_layer_offset": 1, "expert_layer_period": 2,
+         "expert_layer_offset": 1, "mamba_conv_bias": True, "mamba_d_conv": 4, "mamba_d_state": 9, "mamba_dt_rank": 6, "mamba_expand": 2,
+         "mamba_proj_bias": False, "num_experts": 6, "num_experts_per_tok": 2, "num_hidden_layers": 4, "output_router_logits": False, "pad_token_id": 0,
+         "rope_theta": MISSING, "router_aux_loss_coef": 0.001, "use_mamba_kernels": True, "head_dim": MISSING}
+MAMBA_ALONE = {k: v for k, v in COMMON.items() if k not in ("intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim", "rms_norm_eps",
+                                                           "rope_theta", "max_position_embeddings", "attention_dropout")} | {
+    "architectures": ["MambaForCausalLM"], "model_type": "mamba", "conv_kernel": 4, "expand": 2, "layer_norm_epsilon": 1e-5, "num_hidden_layers": 3,
+    "pad_token_id": 0, "rescale_prenorm_residual": False, "residual_in_fp32": True, "state_size": 9, "time_step_floor": 1e-4,
+    "time_step_init_scheme": "random", "time_step_max": 0.1, "time_step_min": 0.001, "time_step_rank": 6, "time_step_scale": 1.0, "use_bias": False,
+    "use_conv_bias": True, "tie_word_embeddings": True}
+FALCON_MAMBA = {**MAMBA_ALONE, "architectures": ["FalconMambaForCausalLM"], "model_type": "falcon_mamba", "mixer_rms_eps": 1e-6}
+
 SAVES = [("f16", {"dtype": "float16"}), ("bf16", {"dtype": "bfloat16"}), ("sharded", {"shards": 3}), ("base", {"base": True}), ("raw", {"raw": True})]
 
 
@@ -243,6 +256,52 @@ def nemotron():
                   "moe_intermediate_size": 21, "moe_shared_expert_intermediate_size": 27, "mlp_bias": True}
 
 
+def jamba():
+    yield "none", {}
+    yield "old", {"attn_layer_period": 2, "attn_layer_offset": 0, "mamba_inner_layernorms": True, "calc_logits_for_entire_prompt": False, "num_logits_to_keep": 1,
+                  "sliding_window": None}
+    yield "dense", {"num_experts": 1, "num_experts_per_tok": 1}
+    yield "experts-all", {"expert_layer_period": 1, "expert_layer_offset": 0}
+    yield "local-experts", {"num_experts": MISSING, "num_local_experts": 6}
+    yield "defaults", {k: MISSING for k in ("attn_layer_period", "attn_layer_offset", "expert_layer_period", "expert_layer_offset", "mamba_d_conv", "mamba_d_state",
+                                            "mamba_dt_rank", "mamba_expand", "mamba_conv_bias", "mamba_proj_bias", "rms_norm_eps", "num_experts",
+                                            "num_experts_per_tok")} | {"num_hidden_layers": 6}
+    yield "attention-last", {"attn_layer_period": 4, "attn_layer_offset": 3}
+    yield "biases", {"mamba_proj_bias": True}
+    yield "no-conv-bias", {"mamba_conv_bias": False}
+    yield "rank", {"mamba_dt_rank": 1}
+    yield "rank-wide", {"mamba_dt_rank": 47}
+    yield "taps-2", {"mamba_d_conv": 2}
+    yield "state", {"mamba_d_state": 1, "mamba_expand": 3}
+    yield "eps", {"rms_norm_eps": 1e-3}
+    yield "tied", {"tie_word_embeddings": True}
+    yield "mqa", {"num_key_value_heads": 1}
+    yield "odd", {"hidden_size": 60, "num_attention_heads": 6, "num_key_value_heads": 3, "intermediate_size": 69, "vocab_size": 97, "mamba_d_state": 7,
+                  "mamba_dt_rank": 5, "mamba_expand": 1, "mamba_d_conv": 3, "num_experts": 5, "num_experts_per_tok": 3}
+
+
+def mamba():
+    yield "none", {}
+    yield "as-written", {"d_inner": 80, "d_model": 40, "n_layer": 3, "fused_add_norm": True, "rms_norm": True, "ssm_cfg": {}, "pad_vocab_size_multiple": 8,
+                         "intermediate_size": 80}
+    yield "width", {"expand": 16, "intermediate_size": 64}
+    yield "defaults", {k: MISSING for k in ("conv_kernel", "expand", "state_size", "time_step_rank", "use_bias", "use_conv_bias", "layer_norm_epsilon")}
+    yield "biases", {"use_bias": True}
+    yield "no-conv-bias", {"use_conv_bias": False}
+    yield "rank", {"time_step_rank": 50}
+    yield "taps-2", {"conv_kernel": 2}
+    yield "eps", {"layer_norm_epsilon": 1e-3}
+    yield "untied", {"tie_word_embeddings": False}
+    yield "one", {"num_hidden_layers": 1}
+    yield "odd", {"hidden_size": 45, "vocab_size": 97, "state_size": 5, "time_step_rank": 3, "expand": 1, "conv_kernel": 3}
+
+
+def falcon_mamba():
+    yield from mamba()
+    yield "mixer-eps", {"mixer_rms_eps": 1e-2}
+    yield "state-one", {"state_size": 1}
+
+
 FAMILIES = {"lfm2": (LFM2, lfm2, []),
             "lfm2_moe": (LFM2_MOE, lfm2_moe, []),
             "qwen3_5_text": (QWEN3_5, qwen3_5, [("whole", {"whole": QWEN3_5_WHOLE, "prefix": "model.language_model."})]),
@@ -252,7 +311,10 @@ FAMILIES = {"lfm2": (LFM2, lfm2, []),
             "bamba": (BAMBA, bamba, []),
             "falcon_h1": (FALCON, falcon, []),
             "olmo_hybrid": (OLMO_HYBRID, olmo_hybrid, []),
-            "nemotron_h": (NEMOTRON, nemotron, [])}
+            "nemotron_h": (NEMOTRON, nemotron, []),
+            "jamba": (JAMBA, jamba, []),
+            "mamba": (MAMBA_ALONE, mamba, []),
+            "falcon_mamba": (FALCON_MAMBA, falcon_mamba, [])}
 
 
 def cases():

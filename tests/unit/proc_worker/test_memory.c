@@ -136,6 +136,27 @@ Test(kv_budget, automatic_is_at_most_four_gib_and_what_the_batch_can_use)
 	cr_assert_eq(blocks(&b), 512);
 }
 
+/* As many as the batch can use, or as 16 MiB of ids, 4 bytes each, are; but for a sequence that needs more. */
+Test(kv_budget, without_keys_and_values_blocks_count_as_the_ids_of_their_tokens)
+{
+	struct kv_budget b = budget();
+	struct err_msg em;
+	u32 n;
+
+	b.block_bytes = 0;
+	cr_assert_eq(blocks(&b), 64 * 256);
+	b.rows_max = 4096;
+	cr_assert_eq(blocks(&b), 1 << 18);
+	b.max_model_len = 1 << 23;
+	cr_assert_eq(blocks(&b), 1 << 19);
+	b.max_model_len = 4096;
+	b.requested = 300 * 64 + 63;
+	cr_assert_eq(blocks(&b), 300);
+	b.requested = 255 * 64;
+	cr_assert_eq(kv_budget_blocks(&b, &n, &em), ERR_NO_SPACE);
+	cr_assert(strstr(em.text, "--kv-cache-memory 16320 bytes is too small: one sequence of 4096 tokens needs 1 MiB"), "%s", em.text);
+}
+
 Test(kv_budget, swap_space_is_taken_off_what_the_cache_may_use)
 {
 	struct kv_budget b = budget();
@@ -191,6 +212,18 @@ Test(kv_budget, too_little_memory_says_what_fits)
 	cr_assert_eq(kv_budget_blocks(&b, &n, &em), ERR_NO_SPACE);
 	cr_assert(strstr(em.text, "needs 256 MiB, 180 MiB may be used (200 MiB available"), "%s", em.text);
 	cr_assert(strstr(em.text, "--max-model-len 2880 fits"), "%s", em.text);
+}
+
+Test(kv_memory, layers_without_keys_and_values_have_no_memory)
+{
+	const struct kv_layer layers[] = {{.of = 0}, {.of = 1}};
+	const struct kv_shape shape = {.layers = 2, .kv_heads = 1, .head_dim = 2, .block_size = 4, .dtype = KERN_F32, .by_layer = layers};
+	struct kv_memory kv;
+
+	cr_assert_eq(kv_block_bytes(&shape), 0);
+	cr_assert_eq(kv_memory_init(&kv, &shape, 1000, NULL), ERR_OK);
+	cr_assert(kv.memory_bytes == 0 && kv.block_count == 1000 && kv.layer_count == 2 && kern_kv_block_bytes(&kv.layers[1]) == 0);
+	kv_memory_fini(&kv);
 }
 
 Test(kv_memory, blocks_of_all_layers_lie_apart)

@@ -1,6 +1,7 @@
 /* Weights of layers that keep a state, and of queries with gates: what a rank has of them, in which order, and that what the file does not fit is
  * refused. What is computed of them is compared with transformers in test_families.c. */
 #include <criterion/criterion.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,6 +24,12 @@
 #define GRANITE                                                                                                                                  \
 	"{\"architectures\": [\"GraniteMoeHybridForCausalLM\"], " SIZES ", \"layer_types\": [\"mamba\", \"attention\"], \"num_local_experts\": 0, " \
 	"\"shared_intermediate_size\": 80, \"mamba_d_state\": 10, \"mamba_n_groups\": 2, \"mamba_n_heads\": 8, \"mamba_proj_bias\": true}"
+#define JAMBA                                                                                                                                   \
+	"{\"architectures\": [\"JambaForCausalLM\"], " SIZES ", \"attn_layer_period\": 2, \"attn_layer_offset\": 1, \"num_experts\": 4, "       \
+	"\"mamba_d_state\": 5, \"mamba_dt_rank\": 7, \"mamba_proj_bias\": true}"
+#define FALCON_MAMBA                                                                                                                   \
+	"{\"architectures\": [\"FalconMambaForCausalLM\"], \"vocab_size\": 96, \"hidden_size\": 48, \"num_hidden_layers\": 2, " \
+	"\"state_size\": 5, \"time_step_rank\": 7}"
 #define FP8                                                                                                     \
 	", \"quantization_config\": {\"quant_method\": \"fp8\", \"fmt\": \"e4m3\", \"activation_scheme\": \"dynamic\", " \
 	"\"weight_block_size\": [16, 8]}"
@@ -235,6 +242,61 @@ Test(weights_recurrent, parts_of_mamba_are_in_our_order)
 	unload();
 }
 
+/* A rank of two has 48 channels of 96, and whole what steps, keys and queries are made of. */
+static void check_selective(const struct layer_weights *w, const char *at)
+{
+	char name[64];
+	u32 row = 0;
+
+#define NAMED(tensor) (snprintf(name, sizeof(name), "0.%s." tensor, at), name)
+	expect_rows(&w->qkv, &row, NAMED("in_proj.weight"), 48, 48);
+	expect_rows(&w->qkv, &row, NAMED("in_proj.weight"), 96 + 48, 48);
+	cr_assert(row == w->qkv.n && w->x_proj.n == 7 + 2 * 5 && w->x_proj.k == 48 && w->dt_proj.n == 48 && w->dt_proj.k == 7 && w->attn_out.k == 48);
+	expect_channels(w->conv, 48, 4, &(u32){0}, NAMED("conv1d.weight"), 48, 48);
+	expect_values(w->conv_bias, &(u32){0}, NAMED("conv1d.bias"), 48, 48);
+	expect_values(w->decay_bias, &(u32){0}, NAMED("dt_proj.bias"), 48, 48);
+	expect_values(w->skip, &(u32){0}, NAMED("D"), 48, 48);
+	for (u32 c = 0; c < 48; c++)
+		for (u32 i = 0; i < 5; i++)
+			cr_assert_eq(w->rates[i * 48 + c], expf(in_file(NAMED("A_log"), 48 + c, 5, i)), "rate %u of channel %u", i, c);
+	for (u32 r = 0; r < w->x_proj.n; r++)
+		cr_assert_eq(((const float *)w->x_proj.data)[r * 48 + 3], in_file(NAMED("x_proj.weight"), r, 96, 48 + 3), "x_proj: row %u", r);
+	for (u32 c = 0; c < 48; c++)
+		cr_assert_eq(((const float *)w->dt_proj.data)[c * 7 + 6], in_file(NAMED("dt_proj.weight"), 48 + c, 7, 6), "dt_proj: row %u", c);
+#undef NAMED
+}
+
+Test(weights_recurrent, ranks_of_mamba_have_some_channels_and_all_of_what_is_selected)
+{
+	u32 bias = 0;
+
+	cr_assert_eq(load(JAMBA, KERN_F32), ERR_OK, "%s", em.text);
+	const struct layer_weights *w = l.weights.layers;
+	check_selective(w, "mamba");
+	expect_values(w->qkv_bias, &bias, "0.mamba.in_proj.bias", 48, 48);
+	expect_values(w->qkv_bias, &bias, "0.mamba.in_proj.bias", 96 + 48, 48);
+	expect_values(w->dt_norm, &(u32){0}, "0.mamba.dt_layernorm.weight", 0, 7);
+	expect_values(w->b_norm, &(u32){0}, "0.mamba.b_layernorm.weight", 0, 5);
+	expect_values(w->c_norm, &(u32){0}, "0.mamba.c_layernorm.weight", 0, 5);
+	cr_assert(!w[1].rates && !w[1].x_proj.n && w[1].qkv.n == 32 && w[1].experts_norm == NULL && w[1].expert_gate_up && !w[0].expert_gate_up);
+	unload();
+	cr_assert_eq(load(FALCON_MAMBA, KERN_F32), ERR_OK, "%s", em.text);
+	w = l.weights.layers;
+	check_selective(w, "mixer");
+	for (u32 i = 0; i < 7; i++)
+		cr_assert(w->dt_norm[i] == 1 && w->b_norm[i % 5] == 1 && w->c_norm[i % 5] == 1);
+	cr_assert(!w->qkv_bias && !w->mlp_norm && !w->gate_up.n);
+	unload();
+}
+
+Test(weights_recurrent, what_steps_are_made_by_is_never_quantized)
+{
+	cr_assert_eq(load(JAMBA, KERN_I8), ERR_OK, "%s", em.text);
+	const struct layer_weights *w = l.weights.layers;
+	cr_assert(w->qkv.dtype == KERN_I8 && w->attn_out.dtype == KERN_I8 && w->x_proj.dtype == KERN_F32 && w->dt_proj.dtype == KERN_F32);
+	unload();
+}
+
 Test(weights_recurrent, matrices_are_quantized_and_vectors_are_not)
 {
 	static const enum kern_dtype types[] = {KERN_I8, KERN_I4_32};
@@ -277,6 +339,9 @@ Test(weights_recurrent, shapes_are_held_against_the_file)
 	expect_refused(QWEN(""), "interval\": 2", "interval\": 1", ERR_NOT_FOUND, "no tensor model.layers.0.self_attn.q_proj.weight ([64, 48] expected)");
 	expect_refused(NEXT(""), "num_value_heads\": 8", "num_value_heads\": 4", ERR_FORMAT, "0.linear_attn.");
 	expect_refused(LFM2, "[\"conv\", ", "[\"full_attention\", ", ERR_NOT_FOUND, "no tensor model.layers.0.self_attn.q_proj.weight");
+	expect_refused(JAMBA, "dt_rank\": 7", "dt_rank\": 8", ERR_FORMAT, "0.mamba.x_proj.weight has the shape [17, 96]; by config.json it must be [18, 96]");
+	expect_refused(JAMBA, "d_state\": 5, \"mamba_dt_rank\": 7", "d_state\": 4, \"mamba_dt_rank\": 9", ERR_FORMAT,
+		       "0.mamba.dt_proj.weight has the shape [96, 7]; by config.json it must be [96, 9]");
 	expect_refused(GRANITE, "d_state\": 10", "d_state\": 12", ERR_FORMAT, "0.mamba.in_proj.weight has the shape [240, 48]; by config.json it must be [248, 48]");
 }
 
