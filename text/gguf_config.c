@@ -64,6 +64,8 @@ static const struct gguf_family FAMILIES[] = {
 	{"qwen35moe", "Qwen3_5MoeForCausalLM", NULL, PARTIAL | ATTENTION_BIAS | SECTIONS | EXPERTS | SHARED | DELTA | DRAFTS},
 	{"granitehybrid", "GraniteMoeHybridForCausalLM", NULL, ATTENTION_BIAS | MULTIPLIERS | SCAN},
 	{"nemotron_h", "NemotronHForCausalLM", NULL, BLOCKS},
+	{"jamba", "JambaForCausalLM", NULL, 0, .selective = true},
+	{"mamba", "MambaForCausalLM", NULL, 0, .selective = true, .attention_free = true},
 	{"nemotron_h_moe", "NemotronHForCausalLM", NULL, BLOCKS | ROUTED},
 };
 /* clang-format on */
@@ -72,6 +74,7 @@ static const struct gguf_family FAMILIES[] = {
 static const struct gguf_family MIXTRAL = {"llama", "MixtralForCausalLM", NULL, INTERLEAVE | WINDOW | EXPERTS_ALL};
 static const struct gguf_family MISTRAL = {"llama", "MistralForCausalLM", NULL, INTERLEAVE | WINDOW};
 static const struct gguf_family DEEPSEEK_V3 = {"deepseek2", "DeepseekV3ForCausalLM", NULL, LATENT | ROUTED};
+static const struct gguf_family FALCON_MAMBA = {"mamba", "FalconMambaForCausalLM", NULL, 0, .selective = true, .attention_free = true};
 /* Converters store what its checkpoints call "attention_factor" under the name of another factor. */
 static const struct gguf_family OLMO3 = {"olmo2", "Olmo3ForCausalLM", NULL, WINDOW, .whole_factor = true, .pattern = 4};
 static const struct gguf_family MISTRAL3 = {"mistral3", "MistralForCausalLM", NULL, INTERLEAVE | WINDOW};
@@ -106,6 +109,8 @@ static void find_family(struct gguf_config *c)
 		c->family = &DEEPSEEK_V3;
 	if (strcmp(c->arch, "olmo2") == 0 && gguf_config_int(c, "attention.sliding_window", &count) && count > 0)
 		c->family = &OLMO3;
+	if (c->family->attention_free && gguf_config_bool(c, "ssm.dt_b_c_rms", false))
+		c->family = &FALCON_MAMBA;
 	if (strcmp(c->arch, "llama") != 0)
 		return;
 	if (gguf_config_int(c, "expert_count", &count) && count > 0)
@@ -119,7 +124,7 @@ static void write_heads(struct gguf_config *c)
 	u32 kv = 0, value = 0;
 
 	c->heads = gguf_config_need_int(c, "attention.head_count");
-	if (gguf_config_has(c, RECURRENT) ? !gguf_config_some_int(c, "attention.head_count_kv", &kv)
+	if (gguf_config_keeps_state(c) ? !gguf_config_some_int(c, "attention.head_count_kv", &kv)
 					  : !gguf_config_int(c, "attention.head_count_kv", &kv) || kv == 0)
 		kv = c->heads;
 	if (!gguf_config_int(c, "attention.key_length", &c->head_dim) && c->e == ERR_OK)
@@ -177,7 +182,7 @@ static void write_sizes(struct gguf_config *c)
 		return;
 	gguf_config_write_uint(c, "vocab_size", (u32)embed->shape[0]);
 	gguf_config_write_uint(c, "hidden_size", c->hidden);
-	if (!c->family->global_heads)
+	if (!c->family->global_heads && !c->family->attention_free)
 		write_width(c);
 	gguf_config_write_uint(c, "num_hidden_layers", c->layers);
 	if (drafting > 0 && !gguf_config_has(c, DRAFTS))
@@ -187,7 +192,7 @@ static void write_sizes(struct gguf_config *c)
 		gguf_config_write_global(c);
 	else if (gguf_config_has(c, LATENT))
 		gguf_config_write_latent(c);
-	else
+	else if (!c->family->attention_free)
 		write_heads(c);
 	gguf_config_know(c, "attention.layer_norm_epsilon"); /* of the kind of norm that the family has not it says nothing */
 	gguf_config_know(c, "attention.layer_norm_rms_epsilon");
@@ -306,6 +311,8 @@ static void write_parts(struct gguf_config *c)
 		write_window(c);
 	if (gguf_config_has(c, RECURRENT))
 		gguf_config_write_recurrent(c);
+	if (c->family->selective)
+		gguf_config_write_selective(c);
 	if (gguf_config_has(c, EXPERTS | EXPERTS_ALL | ROUTED | SIGMOID) || c->family->own_experts)
 		gguf_config_write_experts(c);
 	if (gguf_config_has(c, SOFT_CAPS))

@@ -55,6 +55,8 @@ struct gguf_family {
 	u32 gating; /* what scores of EXPERTS_ALL become; 0: what a softmax makes of them */
 	const char *activation; /* "hidden_act"; NULL: what the family has anyway */
 	bool whole_factor; /* rope.scaling.yarn_attn_factor is all that yarn scales attention by, not what is beside the usual factor */
+	bool selective; /* layers that keep a state: Mamba's first generation */
+	bool attention_free; /* and no others, without an MLP */
 	bool global_heads; /* layers without a window have heads of their own sizes */
 	u32 pattern; /* of layers with a window every so many have none, where the file does not say */
 };
@@ -96,6 +98,11 @@ static inline bool gguf_config_has(const struct gguf_config *c, u32 traits)
 {
 	return c->family->traits & traits;
 }
+/* Whether some of the family's layers keep a state of each sequence. */
+static inline bool gguf_config_keeps_state(const struct gguf_config *c)
+{
+	return gguf_config_has(c, RECURRENT) || c->family->selective;
+}
 /* A value of that name is no news. */
 void gguf_config_know(struct gguf_config *c, const char *name);
 /* Sets the error, unless there is one. */
@@ -114,6 +121,8 @@ void gguf_config_write_global(struct gguf_config *c);
 void gguf_config_write_global_rope(struct gguf_config *c);
 /* Which layers keep a state, and of what sizes. */
 void gguf_config_write_recurrent(struct gguf_config *c);
+/* The same of Mamba's first generation, with experts and layers that have them. */
+void gguf_config_write_selective(struct gguf_config *c);
 /* How many experts, how wide, how chosen. */
 void gguf_config_write_experts(struct gguf_config *c);
 /* Heads and sizes of latent attention. */

@@ -38,6 +38,11 @@ static const struct name WHOLE_NEMOTRON_H[] = {
 	{NULL, NULL},
 };
 
+static const struct name WHOLE_JAMBA[] = {
+	{"output_norm", "model.final_layernorm"},
+	{NULL, NULL},
+};
+
 /* What follows is of layers. */
 static const struct name USUAL[] = {
 	{"attn_norm", "input_layernorm"},
@@ -221,6 +226,33 @@ static const struct name NEMOTRON_H[] = {
 	{NULL, NULL},
 };
 
+/* Mamba's first generation. */
+#define SELECTIVE(at) \
+	{"ssm_in", at "in_proj"}, {"ssm_conv1d", at "conv1d", .channels = true}, {"ssm_x", at "x_proj"}, {"ssm_dt", at "dt_proj"}, {"ssm_a", at "A_log"}, \
+	{"ssm_d", at "D"}, {"ssm_out", at "out_proj"}
+
+static const struct name JAMBA[] = {
+	SELECTIVE("mamba."),
+	{"ssm_dt_norm", "mamba.dt_layernorm"},
+	{"ssm_b_norm", "mamba.b_layernorm"},
+	{"ssm_c_norm", "mamba.c_layernorm"},
+	{"ffn_norm", "pre_ff_layernorm"},
+	{"ffn_gate", "feed_forward.gate_proj"},
+	{"ffn_up", "feed_forward.up_proj"},
+	{"ffn_down", "feed_forward.down_proj"},
+	{"ffn_gate_inp", "feed_forward.router"},
+	{"ffn_gate_exps", "feed_forward.experts.{}.gate_proj"},
+	{"ffn_up_exps", "feed_forward.experts.{}.up_proj"},
+	{"ffn_down_exps", "feed_forward.experts.{}.down_proj"},
+	{NULL, NULL},
+};
+
+static const struct name MAMBA_ALONE[] = {
+	SELECTIVE("mixer."),
+	{"attn_norm", "norm"},
+	{NULL, NULL},
+};
+
 static const struct name APERTUS[] = {
 	{"attn_norm", "attention_layernorm"},
 	{"ffn_norm", "feedforward_layernorm"},
@@ -353,6 +385,8 @@ static const struct {
 	{"granitehybrid", {GRANITE_HYBRID, GRANITE_MOE, GRANITE_SHARED}},
 	{"nemotron_h", {NEMOTRON_H}, WHOLE_NEMOTRON_H},
 	{"nemotron_h_moe", {NEMOTRON_H}, WHOLE_NEMOTRON_H},
+	{"jamba", {JAMBA}, WHOLE_JAMBA},
+	{"mamba", {MAMBA_ALONE}, WHOLE_NEMOTRON_H},
 };
 /* clang-format on */
 

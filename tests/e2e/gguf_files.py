@@ -266,6 +266,9 @@ def latent_values(config):
 
 
 def values_of(config, arch):
+    if arch == "mamba":
+        return {"general.architecture": arch, "general.type": "model", "general.name": "a test",
+                **{arch + "." + k: x for k, x in gguf_hybrids.mamba_values(config).items()}}
     heads = config["num_attention_heads"]
     kv = config.get("num_key_value_heads") or heads
     width = config.get("head_dim") or config["hidden_size"] // heads

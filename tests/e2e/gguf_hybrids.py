@@ -5,9 +5,11 @@ from lora_files import floats
 
 FULL = "full_attention"
 ARCHITECTURES = {"Lfm2ForCausalLM": "lfm2", "Lfm2MoeForCausalLM": "lfm2moe", "Qwen3NextForCausalLM": "qwen3next", "Qwen3_5ForCausalLM": "qwen35",
-                 "Qwen3_5MoeForCausalLM": "qwen35moe", "GraniteMoeHybridForCausalLM": "granitehybrid", "NemotronHForCausalLM": "nemotron_h"}
+                 "Qwen3_5MoeForCausalLM": "qwen35moe", "GraniteMoeHybridForCausalLM": "granitehybrid", "NemotronHForCausalLM": "nemotron_h",
+                 "JambaForCausalLM": "jamba", "MambaForCausalLM": "mamba", "FalconMambaForCausalLM": "mamba"}
 QWEN = {"qwen3next", "qwen35", "qwen35moe"}
 NEMOTRON = {"nemotron_h", "nemotron_h_moe"}
+SELECTIVE = {"jamba", "mamba"}
 ALL = {*ARCHITECTURES.values(), "nemotron_h_moe"}
 WHOLE = {"model.embedding_norm": "token_embd_norm", "model.embeddings": "token_embd", "model.norm_f": "output_norm"}
 OPERATORS = {"operator_norm": "attn_norm", "self_attn.q_layernorm": "attn_q_norm", "self_attn.k_layernorm": "attn_k_norm",
@@ -24,7 +26,12 @@ BLOCKS = {**{"mixer." + k: v for k, v in SCAN.items()}, "norm": "attn_norm", "mi
           "mixer.v_proj": "attn_v", "mixer.o_proj": "attn_output", "mixer.up_proj": "ffn_up", "mixer.down_proj": "ffn_down",
           "mixer.gate": "ffn_gate_inp", "mixer.gate.e_score_correction_bias": "exp_probs_b", "mixer.shared_experts.up_proj": "ffn_up_shexp",
           "mixer.shared_experts.down_proj": "ffn_down_shexp"}
-NAMES = {**dict.fromkeys(("lfm2", "lfm2moe"), OPERATORS), **dict.fromkeys(QWEN, DELTA), **dict.fromkeys(NEMOTRON, BLOCKS), "granitehybrid": GRANITE}
+STEPS = {"in_proj": "ssm_in", "conv1d": "ssm_conv1d", "x_proj": "ssm_x", "dt_proj": "ssm_dt", "A_log": "ssm_a", "D": "ssm_d", "out_proj": "ssm_out"}
+JAMBA = {**{"mamba." + k: v for k, v in STEPS.items()}, "mamba.dt_layernorm": "ssm_dt_norm", "mamba.b_layernorm": "ssm_b_norm",
+         "mamba.c_layernorm": "ssm_c_norm", "pre_ff_layernorm": "ffn_norm", "feed_forward.gate_proj": "ffn_gate", "feed_forward.up_proj": "ffn_up",
+         "feed_forward.down_proj": "ffn_down", "feed_forward.router": "ffn_gate_inp"}
+MAMBA = {**{"mixer." + k: v for k, v in STEPS.items()}, "norm": "attn_norm"}
+NAMES = {"jamba": JAMBA, "mamba": MAMBA, **dict.fromkeys(("lfm2", "lfm2moe"), OPERATORS), **dict.fromkeys(QWEN, DELTA), **dict.fromkeys(NEMOTRON, BLOCKS), "granitehybrid": GRANITE}
 BARE = {"exp_probs_b": ".bias", "ssm_dt": ".bias", "ssm_a": "", "ssm_d": ""}  # how those end that end in nothing in checkpoints
 
 
@@ -106,6 +113,8 @@ def layer_tensors(stem, end, tensor, config, arch, to_floats):
         tensor = "F32", tensor[1], floats([-math.exp(x) for x in to_floats(tensor)])
     if name in ("ssm_conv1d", "shortconv.conv") and len(tensor[1]) == 3:
         tensor = tensor[0], [tensor[1][0], tensor[1][2]], tensor[2]
+    if arch in SELECTIVE:
+        return {name + ("." + end if end else ""): tensor}
     if arch not in QWEN and name in ("ssm_a", "ssm_d"):
         tensor = tensor[0], [tensor[1][0], 1], tensor[2]
     if arch not in QWEN and name == "ssm_norm":
@@ -148,6 +157,23 @@ def lfm2_width(config):
     return width
 
 
+def selective_values(config):
+    """Of Mamba's first generation, by the names of either kind of configuration."""
+    def of(*names):
+        return next(config[n] for n in names if n in config)
+    hidden = config["hidden_size"]
+    width = config["mamba_expand"] * hidden if "mamba_expand" in config else config.get("intermediate_size", config.get("expand", 2) * hidden)
+    return {"ssm.conv_kernel": of("mamba_d_conv", "conv_kernel"), "ssm.state_size": of("mamba_d_state", "state_size"),
+            "ssm.time_step_rank": of("mamba_dt_rank", "time_step_rank"), "ssm.inner_size": width}
+
+
+def mamba_values(config):
+    """Of models without attention: what others have of it is 0."""
+    return {"context_length": 1 << 20, "embedding_length": config["hidden_size"], "feed_forward_length": 0, "attention.head_count": 0,
+            "block_count": config["num_hidden_layers"], "attention.layer_norm_rms_epsilon": config["layer_norm_epsilon"],
+            "ssm.dt_b_c_rms": config["architectures"] == ["FalconMambaForCausalLM"], **selective_values(config)}
+
+
 def values(config, arch):
     """What these have beside, or instead of, the values of others."""
     types = types_of(config)
@@ -158,6 +184,9 @@ def values(config, arch):
         if arch == "lfm2moe":
             v.update({"leading_dense_block_count": config.get("num_dense_layers", 2), "expert_gating_func": 2})
         return v
+    if arch == "jamba":
+        kinds = [i % config["attn_layer_period"] == config["attn_layer_offset"] for i in range(config["num_hidden_layers"])]
+        return {"attention.head_count_kv": [config["num_key_value_heads"] if attends else 0 for attends in kinds], **selective_values(config)}
     if arch in QWEN:
         v = delta_values(config)
         if types != types_of({k: x for k, x in config.items() if k != "layer_types"}):

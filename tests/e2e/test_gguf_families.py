@@ -8,13 +8,13 @@ import pytest
 import gguf_files
 from engine import SANITIZED, Engine, run
 from gguf_files import convert, numbered_tokens, values_of, write_gguf
-from lora_files import write_safetensors
+from lora_files import floats, write_safetensors
 from small_models import write_model
 from test_gguf_import import TINY, cache, refusal  # noqa: F401
 from test_recurrent import KEPT
 
 NAMES = ["lfm2/old", "lfm2_moe/odd", "qwen3_5_text/none", "qwen3_5_text/odd", "qwen3_5_moe_text/none", "qwen3_next/odd", "granite_mamba/experts",
-         "granite_mamba/odd", "nemotron_h/mlps-last", "gpt_oss/none", "qwen3_vl_moe_text/save-whole-new", "minimax_m2/none", "dots1/groups",
+         "granite_mamba/odd", "nemotron_h/mlps-last", "jamba/none", "jamba/odd", "mamba/none", "falcon_mamba/odd", "gpt_oss/none", "qwen3_vl_moe_text/save-whole-new", "minimax_m2/none", "dots1/groups",
          "minicpm/none", "hunyuan_v1_moe/none", "ernie4_5_moe/interval", "exaone_moe/none",
          "apertus/none", "gemma4_text/none", "gemma4_text/untied", "gemma4_text/rope-half", "gemma4_text/small",
          "gemma4_text/small-odd", "gemma4_text/small-keys", "gemma4_text/mixture", "phi/none"]
@@ -242,6 +242,17 @@ def test_a_file_is_served(tmp_path, cache):  # noqa: F811
 
 # ---------------------------------------------------------------- what is refused
 
+
+@pytest.mark.parametrize("name,tensor", [("mamba/none", "mixer.A_log"), ("granite_mamba/experts", "mamba.A_log")])
+def test_states_that_would_grow_are_refused(name, tensor, tmp_path, cache):  # noqa: F811
+    def grow(values, tensors):
+        kind, shape, raw = tensors["blk.0.ssm_a"]
+        tensors["blk.0.ssm_a"] = kind, shape, floats([0.5]) + raw[4:]
+    path = convert(kept_folder(tmp_path / "folder", name), tmp_path / "model.gguf", change=grow)
+    status, output = run("logits", "--model", path, "--ids", IDS)
+    assert status != 0 and "tensor model.layers.0.%s has 0.5" % tensor in output and "what states decay by must be 0 at most" in output, output
+
+
 MAMBA = {"ssm.conv_kernel": 4, "ssm.state_size": 4, "ssm.group_count": 1, "ssm.time_step_rank": 2, "ssm.inner_size": 8}
 
 
@@ -255,6 +266,11 @@ MAMBA = {"ssm.conv_kernel": 4, "ssm.state_size": 4, "ssm.group_count": 1, "ssm.t
     ("nemotron_h", {**MAMBA, "feed_forward_length": [4, 4], "attention.head_count_kv": [0, 1]}, "layer 1 has attention and an MLP"),
     ("nemotron_h", {**MAMBA, "feed_forward_length": [4, 0], "attention.head_count_kv": [0, 0], "moe_latent_size": 2},
      "the value nemotron_h.moe_latent_size is not known for NemotronHForCausalLM"),
+    ("jamba", {**MAMBA, "ssm.inner_size": 6}, "jamba.ssm.inner_size is 6; it must be a multiple of jamba.embedding_length, which is 4"),
+    ("jamba", {**MAMBA, "attention.head_count_kv": [0, 0]}, "none of the 2 layers has heads of keys and values (attention.head_count_kv)"),
+    ("jamba", {**MAMBA, "attention.head_count_kv": [1, 1, 0, 1], "block_count": 4}, "layers 0 and 1 have heads of keys and values (attention.head_count_kv), and layer 2 has not"),
+    ("jamba", {**MAMBA, "attention.head_count_kv": [0, 1], "expert_count": 4, "expert_used_count": 2}, "none of the 2 layers has experts (ffn_gate_inp)"),
+    ("mamba", MAMBA, "the value mamba."),
 ])
 def test_values_that_make_no_sense_are_refused_by_name(arch, change, said, tmp_path, cache):  # noqa: F811
     values = {k.replace("llama.", arch + "."): v for k, v in values_of(TINY, "llama").items()}

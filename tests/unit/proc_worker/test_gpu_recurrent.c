@@ -290,6 +290,9 @@ Test(gpu_recurrent, what_the_kernels_cannot_is_refused_by_name, .timeout = 120)
 	expect_refusal(&bad, ERR_UNSUPPORTED, "the width of a worker's layers that keep a state is 48; the device's kernels want a multiple of 32: use --device cpu");
 	m.recurrent.value_dim = 16;
 	m.experts = 512;
+	m.recurrent.kind = RECURRENT_SELECTIVE;
+	expect_refusal(&bad, ERR_UNSUPPORTED, "devices have no kernel for the layers of a Qwen3_5ForCausalLM that are of Mamba's first generation: use --device cpu");
+	m.recurrent.kind = RECURRENT_DELTA;
 	expect_refusal(&bad, ERR_UNSUPPORTED, "the number of experts is 512; the device's kernels take 256 at most: use --device cpu");
 	close_model();
 }
