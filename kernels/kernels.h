@@ -18,6 +18,7 @@
 #include "common/types.h"
 #include "kernels/recurrent.h"
 #include "kernels/sampling.h"
+#include "kernels/streams.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -281,7 +282,8 @@ struct kern_attention_args {
 };
 
 /* out[t][i] = act(gate_up[t][i]) * gate_up[t][size + i], i < size; `ungated`: act(gate_up[t][i]) of rows of `size`
- * With `factors`, which are for CPUs and go with none of the others here, gate and up of row t are multiplied by factors[t] first.
+ * With `factors`, which are for CPUs and go with none of the others here, gate and up of row t are multiplied by factors[t] first. With `cutoffs`,
+ * likewise, act is of max(gate_up[t][i] - cutoffs[t], 0): of a gate whose small values count as none.
  * With `limit` above 0, instead: g / (1 + e^(-alpha g)) * (u + 1), where gate and up are neighbours and clamped, g = min(gate_up[t][2i], limit),
  * u = max(min(gate_up[t][2i + 1], limit), -limit) (gpt-oss). With `xielu`, which goes with `ungated`, act is xIELU (Huang, Schlag 2024) of the
  * numbers there: positive x^2 + beta x for x above 0, else negative (e^min(x, eps) - 1 - x) + beta x. */
@@ -295,6 +297,7 @@ struct kern_act_mul_args {
 	float alpha, limit;
 	const float *xielu; /* [KERN_XIELU_COUNT], or NULL */
 	const float *factors; /* [T], or NULL: 1 */
+	const float *cutoffs; /* [T], or NULL: the gate is as it is */
 	enum kern_dtype dtype;
 	struct kern_quantized *quantized; /* as of kern_rmsnorm_args */
 };
@@ -438,7 +441,7 @@ struct kern_block_copy_args {
 	X(logits) X(sample) X(logprobs) X(block_copy) X(layernorm) X(qk_squares) X(qk_norm) \
 	X(conv) X(recurrent) X(gate) X(head_matmul) X(latent_kv)
 /* Ops that devices have no kernels for; their slots are NULL there, and models that need them are refused. */
-#define KERN_CPU_OPS(X) X(lora) X(selective_scan)
+#define KERN_CPU_OPS(X) X(lora) X(selective_scan) X(stream_mix) X(moments)
 
 struct kern_ops {
 #define KERN_SLOT(op) enum err (*op)(struct kern_ctx *, const struct kern_##op##_args *);

@@ -75,6 +75,18 @@ static void multiplied_part(enum kern_activation act, float factor, const float 
 	}
 }
 
+/* Columns [from, to) of a row of whose gate only what is above `cutoff` counts. What is no number stays none: of two, max gives the second one where
+ * either is none. */
+static void cut_part(enum kern_activation act, float cutoff, const float *gate, const float *up, float *out, u32 from, u32 to)
+{
+	const vec c = vec_set1(cutoff);
+	for (u32 i = from; i < to; i += VEC_LANES) {
+		u32 n = kern_min(to - i, VEC_LANES);
+		vec above = vec_max(vec_zero(), vec_sub(vec_load_n(gate + i, n), c));
+		vec_store_n(out + i, vec_mul(activate(act, above), vec_load_n(up + i, n)), n);
+	}
+}
+
 /* Columns [from, to) of row t. */
 static void part_of_row(const struct kern_act_mul_args *a, u32 t, u32 from, u32 to)
 {
@@ -91,6 +103,10 @@ static void part_of_row(const struct kern_act_mul_args *a, u32 t, u32 from, u32 
 	}
 	if (a->factors) {
 		multiplied_part(a->act, a->factors[t], gate, up, out, from, to);
+		return;
+	}
+	if (a->cutoffs) {
+		cut_part(a->act, a->cutoffs[t], gate, up, out, from, to);
 		return;
 	}
 	for (; a->ungated && i < to; i += VEC_LANES) {

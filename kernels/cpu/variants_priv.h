@@ -17,7 +17,7 @@
 	X(attention, avx2) X(embedding, avx2) X(logprobs, avx2) X(matmul, avx2) X(rmsnorm, avx2) \
 		X(rope_kv, avx2) X(sample, avx2) X(moe_combine, avx2) X(moe_matmul, avx2) X(soft_cap, avx2) X(layernorm, avx2) \
 			X(qk_squares, avx2) X(qk_norm, avx2) X(lora, avx2) X(head_matmul, avx2) X(conv, avx2) X(gate, avx2) X(recurrent, avx2) \
-				X(selective_scan, avx2)
+				X(selective_scan, avx2) X(stream_mix, avx2) X(moments, avx2)
 #define KERN_AVX_VNNI_OPS(X) X(attention, avx_vnni) X(matmul, avx_vnni)
 /* The others move bytes or work on short pieces: wider vectors gain nothing. rmsnorm waits for its lines, and is slower with them. */
 #define KERN_AVX512_OPS(X)                                                                       \

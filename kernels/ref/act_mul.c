@@ -42,6 +42,12 @@ static double xielu(const float *n, double x)
 	return (double)n[KERN_XIELU_NEGATIVE] * (expm1(x < eps ? x : eps) - x) + beta * x;
 }
 
+/* What of a gate's value is above the cutoff. */
+static double above(double x, double cutoff)
+{
+	return x < cutoff ? 0 : x - cutoff;
+}
+
 enum err act_mul_ref(struct kern_ctx *ctx, const struct kern_act_mul_args *a)
 {
 	(void)ctx;
@@ -52,7 +58,9 @@ enum err act_mul_ref(struct kern_ctx *ctx, const struct kern_act_mul_args *a)
 		for (u32 i = 0; i < a->size && a->xielu; i++)
 			a->out[(size_t)t * a->size + i] = (float)xielu(a->xielu, (double)gate[i]);
 		const double factor = a->factors ? (double)a->factors[t] : 1;
-		for (u32 i = 0; i < a->size && !(a->limit > 0) && !a->xielu; i++)
+		for (u32 i = 0; i < a->size && a->cutoffs; i++)
+			a->out[(size_t)t * a->size + i] = (float)(activate(a->act, above((double)gate[i], (double)a->cutoffs[t])) * up[i]);
+		for (u32 i = 0; i < a->size && !(a->limit > 0) && !a->xielu && !a->cutoffs; i++)
 			a->out[(size_t)t * a->size + i] = (float)(activate(a->act, factor * gate[i]) * (a->ungated ? 1 : factor * up[i]));
 	}
 	return ERR_OK;

@@ -53,6 +53,11 @@ static enum err check_family(const struct gpu_config *c, struct err_msg *em)
 			       "the experts of this %s stand beside an MLP and have a weight each of their own (enable_moe_block); devices have no kernel for "
 			       "that: use --device cpu",
 			       a->name);
+	if (a->altup)
+		return err_set(em, ERR_UNSUPPORTED,
+			       "devices do not compute a %s, whose residual stream is several (altup_num_inputs) and whose gates are sparse "
+			       "(activation_sparsity_pattern): use --device cpu",
+			       a->name);
 	if (a->chunked)
 		return err_set(em, ERR_UNSUPPORTED,
 			       "devices do not compute a %s, whose layers attend to chunks (attention_chunk_size) and whose experts' weights multiply what they read: use "

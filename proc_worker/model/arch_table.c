@@ -99,6 +99,12 @@ static const struct arch ARCHS[] = {
 		 "use_double_wide_mlp", "enable_moe_block", "num_experts", "top_k_experts", "moe_intermediate_size"},
 	 .global_heads = true, .head_dim = 256, .kv_heads = 4, .window = 512, .window_pattern = 6, .rope_theta = 1000000, .local_theta = 10000,
 	 .norm_eps = 1e-6f},
+	{"Gemma3nForCausalLM", GEMMA3N, COUNT_OF(GEMMA3N),
+	 ARCH_TIED | ARCH_EMBED_SCALE | ARCH_GELU | ARCH_HEAD_NORMS | ARCH_WINDOW_PATTERN | ARCH_LOCAL_ROPE | ARCH_SOFT_CAPS,
+	 .own = {"altup_num_inputs", "altup_active_idx", "altup_coef_clip", "altup_correct_scale", "laurel_rank", "activation_sparsity_pattern",
+		 "hidden_size_per_layer_input", "vocab_size_per_layer_input", "num_kv_shared_layers"},
+	 .altup = true, .window_needed = true, .head_dim = 256, .kv_heads = 2, .window = 512, .window_pattern = 5, .rope_theta = 1000000, .local_theta = 10000,
+	 .vocab_size = 262400, .heads = 8, .context = 32768, .norm_eps = 1e-6f, .logits_soft_cap = 30},
 	{"GraniteForCausalLM", LLAMA, COUNT_OF(LLAMA), ARCH_ATTENTION_BIAS | ARCH_MLP_BIAS | ARCH_MULTIPLIERS,
 	 .own = {"rope_interleave"}, .rope_theta = 10000},
 	{"GraniteMoeForCausalLM", GRANITE_MOE, COUNT_OF(GRANITE_MOE), ARCH_ATTENTION_BIAS | ARCH_MULTIPLIERS | ARCH_EXPERTS_ALL,
@@ -334,6 +340,7 @@ static const struct {
 	const char *name, *model_type, *text;
 } TEXT_PARTS[] = {
 	{"Gemma3ForConditionalGeneration", "gemma3_text", "Gemma3ForCausalLM"},
+	{"Gemma3nForConditionalGeneration", "gemma3n_text", "Gemma3nForCausalLM"},
 	{"Gemma4ForConditionalGeneration", "gemma4_text", "Gemma4ForCausalLM"},
 	{"Llama4ForConditionalGeneration", "llama4_text", "Llama4ForCausalLM"},
 	{"Mistral3ForConditionalGeneration", "mistral", "MistralForCausalLM"},

@@ -19,6 +19,10 @@ enum weight_slot {
 	SLOT_INPUTS_EMBED,
 	SLOT_INPUTS_PROJECTION, /* of the token's embedding */
 	SLOT_INPUTS_NORM,	/* over each layer's */
+	/* Of families with `altup`: what every further stream begins as, and what becomes of it behind the last layer, one a stream */
+	SLOT_ALTUP_IN,
+	SLOT_ALTUP_OUT,
+	SLOT_ALTUP_OUT_LAST = SLOT_ALTUP_OUT + KERN_STREAMS_MAX - 2,
 	SLOT_ATTN_NORM, /* from here on: one a layer */
 	SLOT_ATTN_NORM_BIAS,
 	SLOT_QKV,
@@ -76,6 +80,15 @@ enum weight_slot {
 	SLOT_INPUT_OUT,
 	SLOT_INPUT_POST_NORM,
 	SLOT_LAYER_SCALE, /* what the stream is multiplied by behind the layer */
+	/* Of families with `altup`: how a layer mixes streams before and behind it (altup.h), and a low-rank product beside attention */
+	SLOT_ALTUP_NORM,
+	SLOT_ALTUP_ROUTER,
+	SLOT_ALTUP_PREDICT,
+	SLOT_ALTUP_CORRECT,
+	SLOT_ALTUP_SCALE, /* what the active stream is multiplied by for the layer's own input */
+	SLOT_LAUREL_LEFT,
+	SLOT_LAUREL_RIGHT,
+	SLOT_LAUREL_NORM,
 	SLOT_COUNT,
 	SLOT_LAYER_FIRST = SLOT_ATTN_NORM,
 };
@@ -130,6 +143,9 @@ enum arch_dim {
 	DIM_INPUT,  /* "hidden_size_per_layer_input" */
 	DIM_INPUTS, /* of all layers */
 	DIM_INPUTS_VOCAB,
+	DIM_STREAMS, /* "altup_num_inputs" */
+	DIM_STREAMS_SQUARED,
+	DIM_LAUREL, /* "laurel_rank" */
 	DIM_WIDE_INTERMEDIATE, /* twice DIM_INTERMEDIATE, of layers with WHEN_WIDE */
 	DIM_INTERMEDIATE,
 	DIM_GATE_UP, /* twice the intermediate size */
@@ -182,6 +198,7 @@ enum arch_when {
 	WHEN_NARROW,   /* layers with an MLP of "intermediate_size" */
 	WHEN_WIDE,     /* and of twice that ("use_double_wide_mlp") */
 	WHEN_INPUTS,   /* "hidden_size_per_layer_input" is not 0 */
+	WHEN_ALTUP_SCALE, /* of families with `altup`: "altup_correct_scale" is true */
 };
 
 /* By which heads the parts of a fused tensor are grouped: it has a group for each, and of every part its share. */
@@ -228,6 +245,7 @@ struct arch_tensor {
 	bool apart;
 	bool by_head; /* there is a tensor for each head (a second "{}"), which has as many of the rows as a head has values */
 	bool transposed; /* the tensor in the file is [columns][rows]; in MXFP4 it is not, whatever others are */
+	u32 stream; /* of families with `altup`: there only if the model has more streams than that; 0: always */
 	enum arch_scale scale; /* what the weights are multiplied by, so that nothing else has to be */
 };
 
@@ -309,6 +327,7 @@ struct arch {
 	bool chunked; /* layers that rotate see chunks of "attention_chunk_size" tokens, and queries of the others count by their positions ("attn_scale") */
 	bool router_reads; /* an expert's weight multiplies what it reads, not what it says */
 	bool global_heads; /* layers without a window have heads of their own sizes ("global_head_dim"); scores are not scaled: config_global.c */
+	bool altup; /* the residual stream is several ("altup_num_inputs"), scores are not scaled and values are normed: config_altup.c, altup.h */
 	enum recurrent_kind recurrent; /* of its layers that are not of attention: config_recurrent.c */
 	const char *recurrent_layer;   /* what "layer_types" calls these */
 	bool state_beside; /* every layer keeps a state and attends, side by side, and both are added: config_beside.c */

@@ -551,6 +551,34 @@ static const struct arch_tensor GEMMA4[] = {
 	{SLOT_INPUT_POST_NORM, LAYER "post_per_layer_input_norm.weight", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_INPUTS},
 	{SLOT_LAYER_SCALE, LAYER "layer_scalar", DIM_ONE, DIM_NONE, SPLIT_NONE},
 };
+
+/* Heads of one size; layers without keys and values of their own are as Gemma 4's. */
+#define ALTUP LAYER "altup."
+#define LAUREL LAYER "laurel."
+#define ALTUP_STREAM(i, file) \
+	{SLOT_ALTUP_IN, "model.altup_projections." file ".weight", DIM_HIDDEN, DIM_HIDDEN, SPLIT_NONE, .stream = i}, \
+	{SLOT_ALTUP_OUT + (i) - 1, "model.altup_unembed_projections." file ".weight", DIM_HIDDEN, DIM_HIDDEN, SPLIT_NONE, .stream = i}
+static const struct arch_tensor GEMMA3N[] = {
+	EMBEDDINGS,
+	{SLOT_INPUTS_EMBED, "model.embed_tokens_per_layer.weight", DIM_INPUTS_VOCAB, DIM_INPUTS, SPLIT_NONE},
+	{SLOT_INPUTS_PROJECTION, "model.per_layer_model_projection.weight", DIM_INPUTS, DIM_HIDDEN, SPLIT_NONE},
+	{SLOT_INPUTS_NORM, "model.per_layer_projection_norm.weight", DIM_INPUT, DIM_NONE, SPLIT_NONE},
+	ALTUP_STREAM(1, "0"), ALTUP_STREAM(2, "1"), ALTUP_STREAM(3, "2"), ALTUP_STREAM(4, "3"), ALTUP_STREAM(5, "4"), ALTUP_STREAM(6, "5"), ALTUP_STREAM(7, "6"),
+	GEMMA4_ATTENTION(DIM_HEAD, DIM_HEADS, DIM_KV_HEADS, WHEN_ALWAYS, WHEN_LOCAL_KV, WHEN_LOCAL_KV), MLP,
+	NORM(SLOT_ATTN_NORM, "input_layernorm.weight"), NORM(SLOT_ATTN_POST_NORM, "post_attention_layernorm.weight"),
+	NORM(SLOT_MLP_NORM, "pre_feedforward_layernorm.weight"), NORM(SLOT_MLP_POST_NORM, "post_feedforward_layernorm.weight"),
+	{SLOT_INPUT_GATE, LAYER "per_layer_input_gate.weight", DIM_INPUT, DIM_HIDDEN, SPLIT_NONE},
+	{SLOT_INPUT_OUT, LAYER "per_layer_projection.weight", DIM_HIDDEN, DIM_INPUT, SPLIT_NONE},
+	NORM(SLOT_INPUT_POST_NORM, "post_per_layer_input_norm.weight"),
+	NORM(SLOT_ALTUP_NORM, "altup.router_norm.weight"),
+	{SLOT_ALTUP_ROUTER, ALTUP "modality_router.weight", DIM_STREAMS, DIM_HIDDEN, SPLIT_NONE},
+	{SLOT_ALTUP_PREDICT, ALTUP "prediction_coefs.weight", DIM_STREAMS_SQUARED, DIM_STREAMS, SPLIT_NONE},
+	{SLOT_ALTUP_CORRECT, ALTUP "correction_coefs.weight", DIM_STREAMS, DIM_STREAMS, SPLIT_NONE},
+	{SLOT_ALTUP_SCALE, ALTUP "correct_output_scale", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_ALTUP_SCALE},
+	{SLOT_LAUREL_LEFT, LAUREL "linear_left.weight", DIM_LAUREL, DIM_HIDDEN, SPLIT_NONE},
+	{SLOT_LAUREL_RIGHT, LAUREL "linear_right.weight", DIM_HIDDEN, DIM_LAUREL, SPLIT_NONE},
+	NORM(SLOT_LAUREL_NORM, "laurel.post_laurel_norm.weight"),
+};
 /* clang-format on */
 
 #endif

@@ -82,6 +82,8 @@ static enum err read_heads(struct model_config *c, json_val v, struct err_msg *e
 			em, ERR_INVALID,
 			"config.json: num_attention_heads %u is not a multiple of num_key_value_heads %u",
 			c->heads, c->kv_heads);
+	if (c->arch->altup)
+		return config_read_altup(c, v, em);
 	return c->arch->global_heads ? config_read_global(c, v, em) : ERR_OK;
 }
 
@@ -98,6 +100,8 @@ static enum err read_intermediate(struct model_config *c, json_val v, struct err
 
 	if (c->arch->experts_only || c->arch->attention_free)
 		return ERR_OK;
+	if (c->arch->altup)
+		return config_read_altup_width(c, v, em);
 	if (c->arch->experts_optional) /* config_experts.c */
 		return config_may_u32(v, "intermediate_size", CONFIG_DIM_MAX, 0, &c->intermediate, em);
 	enum err e = size_or(v, "intermediate_size", CONFIG_DIM_MAX, inner * c->hidden, &c->intermediate, em);
@@ -348,7 +352,7 @@ static enum err read_arithmetic(struct model_config *c, json_val v, struct err_m
 		e = config_may_bool(v, "mup_enabled", false, &scaled, em);
 	c->embed_scale = scaled ? (f32)sqrt(c->hidden) : 1;
 	c->output_gate = c->arch->output_gate;
-	c->attention_scale = c->arch->global_heads ? 1 : (f32)(1 / sqrt((double)scalar));
+	c->attention_scale = c->arch->global_heads || c->arch->altup ? 1 : (f32)(1 / sqrt((double)scalar));
 	c->logits_scale = 1;
 	for (u32 i = 0; i < SCALE_COUNT; i++)
 		c->scales[i] = 1;
@@ -449,6 +453,8 @@ static enum err read_fields(struct model_config *c, json_val whole, json_val v, 
 		e = config_read_windows(c, v, em);
 	if (!e && c->arch->global_heads)
 		e = config_mark_global(c, v, em);
+	if (!e && c->arch->altup)
+		e = config_mark_shared(c, em);
 	if (!e)
 		e = config_may_bool(whose(whole, v, "tie_word_embeddings"), "tie_word_embeddings", has(c, ARCH_TIED),
 				    &c->tied_embeddings, em);

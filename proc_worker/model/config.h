@@ -56,6 +56,7 @@ enum model_layer_flag {
 	/* Of families with arch.single_blocks, whose layers are one block each: */
 	LAYER_NO_MIXER = 1 << 8, /* neither attends nor keeps a state */
 	LAYER_NO_MLP = 1 << 9,	 /* has neither MLP nor experts */
+	LAYER_SPARSE = 1 << 11, /* of its MLP's gate what is less than `gate_deviations` above the mean counts as nothing */
 	LAYER_BESIDE = 1 << 10, /* of those with LAYER_RECURRENT: attends as well, side by side with that */
 };
 
@@ -92,6 +93,13 @@ struct recurrent_config {
 	bool tiled; /* the file has `heads` in another order (tiles.h) */
 };
 
+/* Of families with arch.altup: several residual streams, one of which layers read and add to; the others are predicted from all, and corrected by it. */
+struct altup_config {
+	u32 streams, active;
+	u32 laurel_rank; /* of the product beside attention */
+	bool scaled;	 /* the active stream is multiplied by weights before it gates a layer's own input */
+};
+
 struct model_config {
 	const struct arch *arch;
 	struct quant_config quant;
@@ -105,6 +113,8 @@ struct model_config {
 	u32 input_width, input_vocab; /* of what layers add of a token by itself; 0: nothing */
 	struct latent_config latent; /* zeros: heads have keys and values of their own */
 	struct recurrent_config recurrent; /* zeros: no layer is */
+	struct altup_config altup; /* zeros: there is one stream */
+	f32 gate_deviations[MODEL_LAYERS_MAX]; /* of layers with LAYER_SPARSE, in standard deviations of a token's gate */
 	bool output_gate; /* layers of attention: behind v SLOT_QKV has, as wide as q, what the heads' outputs are weighed by, after a sigmoid */
 	u32 context_max; /* tokens that the model was made for, with what rope scaling adds */
 	f32 norm_eps;

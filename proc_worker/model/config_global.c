@@ -158,7 +158,7 @@ static enum err check_layers(const struct model_config *c, json_val layers, stru
 }
 
 /* Those without keys and values need a layer of their kind before them that has some. */
-static enum err mark_shared(struct model_config *c, struct err_msg *em)
+enum err config_mark_shared(struct model_config *c, struct err_msg *em)
 {
 	u32 kinds = 0; /* bits: with a window, without */
 
@@ -187,6 +187,6 @@ enum err config_mark_global(struct model_config *c, json_val v, struct err_msg *
 	for (u32 i = 0; i < c->layers; i++)
 		if (!(c->layer_flags[i] & LAYER_WINDOW))
 			c->layer_flags[i] |= LAYER_GLOBAL;
-	enum err e = mark_shared(c, em);
+	enum err e = config_mark_shared(c, em);
 	return !e && json_present(layers) ? check_layers(c, layers, em) : e;
 }

@@ -60,6 +60,13 @@ bool config_is_latent_field(const char *name);
 MUST_CHECK enum err config_read_global(struct model_config *c, json_val v, struct err_msg *em);
 MUST_CHECK enum err config_mark_global(struct model_config *c, json_val v, struct err_msg *em);
 
+/* Of a family with arch.altup: the width of its MLPs, a number or one for each layer; and, with `c` filled up to the sizes of heads, its streams, what
+ * its layers add of a token by itself, which of them have sparse gates and which no keys and values. */
+MUST_CHECK enum err config_read_altup_width(struct model_config *c, json_val v, struct err_msg *em);
+MUST_CHECK enum err config_read_altup(struct model_config *c, json_val v, struct err_msg *em);
+/* With windows read and own_kv_layers filled: flags of the layers behind these. ERR_INVALID: one of them has no layer of its kind to read from. */
+MUST_CHECK enum err config_mark_shared(struct model_config *c, struct err_msg *em);
+
 /* Numbers of a family with arch.state_beside, with `c` filled up to the heads' scale: c->scales and what they go with. */
 MUST_CHECK enum err config_read_scales(struct model_config *c, json_val v, struct err_msg *em);
 /* Whether it is one of the fields that say them in a family. */

@@ -8,10 +8,12 @@
 #include "common/assert.h"
 #include "common/clock.h"
 #include "common/region.h"
+#include "proc_worker/model/altup.h"
 #include "proc_worker/model/latent.h"
 #include "proc_worker/model/layer_inputs.h"
 #include "proc_worker/model/qk_norm.h"
 #include "proc_worker/model/recurrent.h"
+#include "proc_worker/model/sparse_gate.h"
 
 enum { NORM_TOKENS = 16 /* for a thread at least, where products norm by themselves: they share them out by tiles of rows */ };
 
@@ -304,7 +306,7 @@ static struct kern_rope_kv_args rope_args(const struct decoder *d, u32 index, co
 					  .interleaved = m->interleaved,
 					  .norm_behind = m->arch->norm_behind,
 					  .layer_norms = m->arch->head_layer_norms,
-					  .norm_v = m->arch->global_heads,
+					  .norm_v = m->arch->global_heads || m->arch->altup,
 					  .v_is_k = flags & LAYER_GLOBAL && m->value_is_key};
 }
 
@@ -372,12 +374,18 @@ static enum err mix(struct decoder *d, u32 index, const struct inputs *in, const
 	return e;
 }
 
+static bool is_sparse(const struct decoder *d, u32 index)
+{
+	return d->config.model->layer_flags[index] & LAYER_SPARSE;
+}
+
 /* The product with gate and up and what the activation makes of it, at once; with `then`, not NULL, the one behind it, too, and with `before`
  * the one that it reads. Of tokens [first, first + tokens) of `input`. ERR_UNSUPPORTED, and nothing written: apart. */
-static enum err product_activated(struct decoder *d, const struct layer_weights *w, u32 first, u32 tokens,
-				  const struct kern_matmul_args *then, const struct kern_matmul_args *before)
+static enum err product_activated(struct decoder *d, u32 index, u32 first, u32 tokens, const struct kern_matmul_args *then,
+				  const struct kern_matmul_args *before)
 {
 	const struct decoder_config *c = &d->config;
+	const struct layer_weights *w = &c->weights->layers[index];
 	const struct kern_matmul_fusion fusion = {.norm_weight = d->unnormed, .norm_eps = c->model->norm_eps, .act_mul = true,
 						  .act = c->model->activation, .then = then};
 	const struct kern_matmul_args a = {.out = d->activated,
@@ -391,25 +399,28 @@ static enum err product_activated(struct decoder *d, const struct layer_weights 
 	const struct kern_matmul_fusion joined = {.then = &a};
 	struct kern_matmul_args all = before ? *before : a;
 
-	if (tokens <= KERN_CPU_UNFUSED_TOKENS || c->model->arch->ungated || d->lora.active_count)
+	if (tokens <= KERN_CPU_UNFUSED_TOKENS || c->model->arch->ungated || d->lora.active_count || is_sparse(d, index))
 		return ERR_UNSUPPORTED;
 	if (before)
 		all.fusion = &joined;
 	return c->ops->matmul(c->ctx, &all);
 }
 
-static enum err activate(struct decoder *d, const struct layer_weights *w, u32 tokens, struct err_msg *em)
+static enum err activate(struct decoder *d, u32 index, u32 tokens, struct err_msg *em)
 {
 	const struct decoder_config *c = &d->config;
+	const struct layer_weights *w = &c->weights->layers[index];
 	struct kern_act_mul_args a = {.out = d->activated,
 				      .gate_up = d->gate_up,
 				      .tokens = tokens,
 				      .size = w->down.k,
 				      .act = c->model->activation,
 				      .ungated = c->model->arch->ungated,
-				      .xielu = w->xielu};
+				      .xielu = w->xielu,
+				      .cutoffs = is_sparse(d, index) ? d->altup.cutoffs : NULL};
 
-	return decoder_failed(c->ops->act_mul(c->ctx, &a), "act_mul", em);
+	enum err e = is_sparse(d, index) ? sparse_gate_cutoffs(d, index, tokens, em) : ERR_OK;
+	return e ? e : decoder_failed(c->ops->act_mul(c->ctx, &a), "act_mul", em);
 }
 
 /* What a block adds to the residual stream goes through a norm of its own in some families. */
@@ -457,6 +468,10 @@ static enum err attention_block(struct decoder *d, u32 index, const struct input
 	u32 tokens = d->narrowed ? in->rows : in->tokens; /* by an earlier layer */
 
 	enum err e = product_input(d, w->attn_norm, w->attn_norm_bias, tokens, em);
+	if (!e && d->altup.streams) {
+		e = norm_input(d, 0, tokens, em);
+		e = e ? e : altup_laurel(d, index, tokens, em);
+	}
 	if (!e)
 		e = project(d, index, tokens, em);
 	const struct kern_matmul_args projected = product_args(d, d->qkv, false, d->input, &w->qkv, NULL, index, tokens);
@@ -483,25 +498,25 @@ static enum err gate_and_up(struct decoder *d, u32 index, u32 first, u32 count, 
 	const struct layer_weights *w = &d->config.weights->layers[index];
 	const float *x = d->input + (size_t)first * w->gate_up.k;
 	const struct kern_matmul_args a = product_args(d, d->gate_up, false, x, &w->gate_up, w->gate_up_bias, index, count);
-	enum err e = product_activated(d, w, first, count, NULL, NULL);
+	enum err e = product_activated(d, index, first, count, NULL, NULL);
 
 	if (e != ERR_UNSUPPORTED)
 		return decoder_failed(e, "matmul with act_mul", em);
 	e = decoder_failed(d->config.ops->matmul(d->config.ctx, &a), "matmul", em);
 	if (!e)
 		e = adapt(d, &a, LORA_GATE_UP, index, first, em);
-	return e ? e : activate(d, w, count, em);
+	return e ? e : activate(d, index, count, em);
 }
 
 /* In portions of nearly equal size: what lies between its products is the widest of all activations, and for a few tokens alone
- * weights would be read once more. */
+ * weights would be read once more. Between sparse gates ranks tell each other something, of the same portions and through the buffer. */
 static enum err mlp(struct decoder *d, u32 index, u32 tokens, struct err_msg *em)
 {
 	const struct layer_weights *w = &d->config.weights->layers[index];
 	struct collectives *c = d->config.collectives;
 	const float *bias = d->config.shard->rank == 0 ? w->down_bias : NULL;
-	float *to = block_output(d, w->mlp_post_norm, w->down_bias), *out = c ? collectives_buffer(c) : to;
-	const u32 most = kern_threads_count(d->config.ctx->threads) > 1 ? MLP_TOKENS : MLP_TOKENS_ALONE;
+	float *to = block_output(d, w->mlp_post_norm, w->down_bias), *out = c && !is_sparse(d, index) ? collectives_buffer(c) : to;
+	const u32 most = kern_threads_count(d->config.ctx->threads) > 1 && !is_sparse(d, index) ? MLP_TOKENS : MLP_TOKENS_ALONE;
 	const u32 portions = (tokens + most - 1) / most, portion = portions ? (tokens + portions - 1) / portions : 0;
 	enum err e = ERR_OK;
 
@@ -509,7 +524,7 @@ static enum err mlp(struct decoder *d, u32 index, u32 tokens, struct err_msg *em
 		u32 count = (u32)least(tokens - first, portion);
 		float *y = out + (size_t)first * w->down.n;
 		struct kern_matmul_args down = product_args(d, y, to == d->x, d->activated, &w->down, bias, index, count);
-		e = product_activated(d, w, first, count, &down, NULL);
+		e = product_activated(d, index, first, count, &down, NULL);
 		if (e != ERR_UNSUPPORTED) {
 			e = decoder_failed(e, "matmul with act_mul and another", em);
 			continue;
@@ -522,6 +537,8 @@ static enum err mlp(struct decoder *d, u32 index, u32 tokens, struct err_msg *em
 		if (!e)
 			e = adapt(d, &down, LORA_DOWN, index, first, em);
 	}
+	if (!e && c && is_sparse(d, index))
+		memcpy(collectives_buffer(c), out, (size_t)tokens * w->down.n * sizeof(float));
 	return e || !c ? e : collectives_all_reduce(c, d->delta, (size_t)tokens * w->down.n, em);
 }
 
@@ -532,7 +549,7 @@ static enum err mlp_behind(struct decoder *d, u32 index, u32 tokens, struct err_
 	const struct kern_matmul_args before = attention_args(d, d->x, true, index, tokens);
 	float *to = block_output(d, w->mlp_post_norm, w->down_bias);
 	const struct kern_matmul_args down = product_args(d, to, to == d->x, d->activated, &w->down, w->down_bias, index, tokens);
-	enum err e = product_activated(d, w, 0, tokens, &down, &before);
+	enum err e = product_activated(d, index, 0, tokens, &down, &before);
 
 	if (e != ERR_UNSUPPORTED)
 		return decoder_failed(e, "matmul and others behind it", em);
@@ -605,6 +622,10 @@ static enum err inputs_block(struct decoder *d, u32 index, u32 tokens, struct er
 {
 	if (!d->inputs)
 		return ERR_OK;
+	if (d->altup.streams) {
+		d->pending = false;
+		return altup_correct(d, index, tokens, em);
+	}
 	enum err e = decoder_norm(d, NULL, d->x, take_delta(d), NULL, NULL, tokens, em);
 	if (!e)
 		e = layer_inputs_add(d, index, tokens, em);
@@ -615,13 +636,15 @@ static enum err inputs_block(struct decoder *d, u32 index, u32 tokens, struct er
 static enum err layer(struct decoder *d, u32 index, const struct inputs *in, const struct kern_kv *kv,
 		      struct err_msg *em)
 {
+	static const float half_root = 0.70710678f; /* of the sum of what attention and what stands beside it add */
 	const u32 flags = d->config.model->layer_flags[index];
-	enum err e = ERR_OK;
+	enum err e = d->altup.streams ? altup_predict(d, index, d->narrowed ? in->rows : in->tokens, em) : ERR_OK;
 
 	d->put_off = false;
-	if (!(flags & LAYER_NO_MIXER))
+	if (!e && !(flags & LAYER_NO_MIXER))
 		e = attention_block(d, index, in, kv, em);
 	const u32 tokens = d->narrowed ? in->rows : in->tokens;
+	d->scale = d->altup.streams ? &half_root : d->scale;
 	if (!e && !(flags & LAYER_NO_MLP))
 		e = mlp_block(d, index, tokens, em);
 	if (!e)
@@ -644,6 +667,8 @@ enum err decoder_forward(struct decoder *d, const struct inputs *in, const struc
 	enum err e = embed(d, in, em);
 	if (!e && d->inputs)
 		e = layer_inputs_begin(d, in, em);
+	if (!e && d->altup.streams)
+		e = altup_begin(d, in->tokens, em);
 	for (u32 i = 0; !e && i < d->config.model->layers; i++) {
 		e = layer(d, i, in, &kv[i], em);
 		if (e)

@@ -30,6 +30,17 @@ struct decoder_config {
 	_Atomic u64 *progress_ns;	 /* NULL, or where the time goes at which the last layer was done */
 };
 
+/* Of families with arch.altup: altup.h. */
+struct altup_memory {
+	float *streams; /* [tokens_max][streams][hidden]; NULL: there is one stream, which is decoder.x */
+	float *routed;	/* [tokens_max][streams] */
+	float *mix;	/* [streams][streams + 1], of as many tokens or rows */
+	float *moments; /* [streams][2], likewise */
+	float *cutoffs; /* [tokens_max] of a layer's sparse gates */
+	float *picked, *unembedded; /* [logit_rows_max][streams][hidden] */
+	float *low; /* [tokens_max][laurel_rank] */
+};
+
 struct decoder {
 	struct decoder_config config;
 	/* [tokens_max][...] */
@@ -53,6 +64,8 @@ struct decoder {
 	float *input_gate, *input_activated; /* [2 input_width], [input_width], behind the MLP: they, too */
 	float *routed, *beside; /* of experts beside an MLP: what their router reads, what they add */
 	struct moe moe;		    /* its buffers, too */
+	struct altup_memory altup;
+	u32 *input_ids; /* [tokens_max] those that the table of inputs has; NULL: it has all */
 	struct lora_step lora;
 	/* [logit_rows_max][...] */
 	float *picked, *picked_delta, *picked_normed;

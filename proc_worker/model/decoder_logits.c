@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "common/assert.h"
+#include "proc_worker/model/altup.h"
 #include "proc_worker/model/decoder_priv.h"
 
 /* Vocabulary shares lie side by side in a row: rank 0 puts them together. */
@@ -87,12 +88,17 @@ enum err decoder_logits(struct decoder *d, const u32 *tokens, u32 count, float *
 		return ERR_OK;
 	for (u32 i = 0; i < count; i++) {
 		u32 at = place_of(d, tokens[i]);
-		memcpy(d->picked + i * hidden, d->x + at * hidden, hidden * sizeof(float));
+		if (d->altup.streams)
+			altup_pick(d, i, at);
+		else
+			memcpy(d->picked + i * hidden, d->x + at * hidden, hidden * sizeof(float));
 		if (d->pending)
 			memcpy(d->picked_delta + i * hidden, d->delta + at * hidden, hidden * sizeof(float));
 	}
-	enum err e = decoder_norm(d, d->picked_normed, d->picked, d->pending ? d->picked_delta : NULL, c->weights->final_norm,
-				  c->weights->final_norm_bias, count, em);
+	enum err e = d->altup.streams ? altup_collapse(d, count, em) : ERR_OK;
+	if (!e)
+		e = decoder_norm(d, d->picked_normed, d->picked, d->pending ? d->picked_delta : NULL, c->weights->final_norm,
+				 c->weights->final_norm_bias, count, em);
 	if (!e)
 		e = c->collectives
 			    ? shared_logits(d, count, em)

@@ -2,6 +2,7 @@
 #include <sys/mman.h>
 
 #include "common/region.h"
+#include "proc_worker/model/altup.h"
 #include "proc_worker/model/decoder_priv.h"
 #include "proc_worker/model/latent.h"
 #include "proc_worker/model/selective.h"
@@ -43,6 +44,8 @@ static size_t lay_out(struct decoder *d, char *base)
 	d->routed = carve(base, &offset, beside ? tokens * hidden : 0);
 	d->beside = carve(base, &offset, beside ? tokens * hidden : 0);
 	d->inputs = inputs ? carve(base, &offset, tokens * inputs) : NULL;
+	d->input_ids = c->model->input_vocab < c->model->vocab_size && inputs ? (u32 *)(void *)carve(base, &offset, tokens) : NULL;
+	altup_lay_out(d, base, &offset);
 	mlp = experts = projected = gate = offset;
 	d->qkv = carve(base, &offset, tokens * widest_qkv(c->model, s));
 	d->queries = carve(base, &offset, tokens * s->heads * head_width);

@@ -2,6 +2,7 @@
  * them are no longer needed. Runs in the worker, in every step; owns no memory. */
 #include <string.h>
 
+#include "proc_worker/model/altup.h"
 #include "proc_worker/model/decoder_priv.h"
 #include "proc_worker/model/layer_inputs.h"
 #include "proc_worker/model/recurrent.h"
@@ -77,5 +78,7 @@ void decoder_narrow(struct decoder *d, u32 index, const struct inputs *in)
 	}
 	if (d->inputs)
 		layer_inputs_narrow(d, index, in->rows);
+	if (d->altup.streams)
+		altup_narrow(d, in->rows);
 }
 

@@ -20,6 +20,16 @@ static struct kern_rmsnorm_args projection_norm(const struct decoder *d, u32 tok
 					  .hidden = m->input_width};
 }
 
+/* Of tokens that the table does not have that of the first one is taken. */
+static const u32 *table_ids(struct decoder *d, const struct inputs *in)
+{
+	if (!d->input_ids)
+		return in->ids;
+	for (u32 t = 0; t < in->tokens; t++)
+		d->input_ids[t] = in->ids[t] < d->config.model->input_vocab ? in->ids[t] : 0;
+	return d->input_ids;
+}
+
 enum err layer_inputs_begin(struct decoder *d, const struct inputs *in, struct err_msg *em)
 {
 	const struct decoder_config *c = &d->config;
@@ -28,7 +38,7 @@ enum err layer_inputs_begin(struct decoder *d, const struct inputs *in, struct e
 	const struct kern_rmsnorm_args norm = projection_norm(d, in->tokens);
 	const struct kern_rmsnorm_args sum = {.x = d->inputs, .add = d->inputs_projected, .tokens = in->tokens, .hidden = width};
 	const struct kern_embedding_args embed = {.out = d->inputs,
-						  .ids = in->ids,
+						  .ids = table_ids(d, in),
 						  .table = c->weights->inputs_embed,
 						  .table_dtype = c->weights->inputs_embed_dtype,
 						  .tokens = in->tokens,

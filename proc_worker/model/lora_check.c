@@ -132,6 +132,9 @@ enum err lora_check_config(const struct lora_config *c, const struct weights_pla
 		return err_set(em, ERR_UNSUPPORTED, "adapters of a %s are not supported: its attention is latent", plan->config->arch->name);
 	if (plan->config->arch->global_heads)
 		return err_set(em, ERR_UNSUPPORTED, "adapters of a %s are not supported: its layers' heads differ in size", plan->config->arch->name);
+	if (plan->config->arch->altup)
+		return err_set(em, ERR_UNSUPPORTED, "adapters of a %s are not supported: its residual stream is several (altup_num_inputs)",
+			       plan->config->arch->name);
 	if (plan->config->recurrent.kind)
 		return err_set(em, ERR_UNSUPPORTED, "adapters of a %s are not supported: some of its layers keep a state instead of keys and values",
 			       plan->config->arch->name);

@@ -57,6 +57,15 @@ struct layer_weights {
 	struct kern_weight input_out;	    /* [hidden][input_width] */
 	const float *input_post_norm;
 	const float *scale; /* [1] */
+	/* Of families with `altup`; all whole on every rank: */
+	const float *altup_norm;	 /* [hidden] */
+	struct kern_weight altup_router; /* [streams][hidden] */
+	const float *altup_predict;	 /* [streams * streams][streams] */
+	const float *altup_correct;	 /* [streams][streams] */
+	const float *altup_scale;	 /* [hidden], or NULL: ones */
+	struct kern_weight laurel_left;	 /* [laurel_rank][hidden] */
+	struct kern_weight laurel_right; /* [hidden][laurel_rank] */
+	const float *laurel_norm;	 /* [hidden] */
 	float scale_value; /* on devices: the same on the host; else, and where there is none, 0 */
 };
 
@@ -69,6 +78,8 @@ struct model_weights {
 	enum kern_dtype inputs_embed_dtype;
 	struct kern_weight inputs_projection; /* [layers * input_width][hidden] */
 	const float *inputs_norm;	      /* [input_width] */
+	struct kern_weight altup_in; /* [(streams - 1) * hidden][hidden], whole on every rank */
+	struct kern_weight altup_out[KERN_STREAMS_MAX - 1]; /* [hidden][hidden], of each stream but the first, likewise */
 	const float *final_norm, *final_norm_bias;
 	struct kern_weight lm_head; /* [vocab_rows][hidden] */
 	const float *lm_head_bias;  /* [vocab_rows] */

@@ -20,6 +20,12 @@ static u32 global_dim(const struct model_config *c, enum arch_dim d)
 		return c->input_vocab;
 	case DIM_WIDE_INTERMEDIATE:
 		return c->wide_intermediate;
+	case DIM_STREAMS:
+		return c->altup.streams;
+	case DIM_STREAMS_SQUARED:
+		return c->altup.streams * c->altup.streams;
+	case DIM_LAUREL:
+		return c->altup.laurel_rank;
 	default:
 		ASSERT(!"a dimension of the table");
 		return 0;

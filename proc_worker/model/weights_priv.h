@@ -32,7 +32,7 @@ bool weights_is_vector(enum weight_slot slot);
 bool weights_is_matrix(enum weight_slot slot);
 /* Whether checkpoints may have it quantized: matrices, and in GGUF files the embedding. */
 bool weights_may_be_quantized(const struct weights_plan *p, enum weight_slot slot);
-/* Decides about experts: is never quantized. */
+/* Decides about experts or streams: is never quantized. */
 bool weights_is_router(enum weight_slot slot);
 
 u32 weights_dim(const struct model_config *c, enum arch_dim d); /* weights_dims.c */

@@ -82,6 +82,14 @@ const struct weights_slot WEIGHTS_SLOTS[SLOT_COUNT] = {
 	IN_MODEL(SLOT_INPUTS_EMBED, SLOT_IS_TABLE, inputs_embed),
 	IN_MODEL(SLOT_INPUTS_PROJECTION, SLOT_IS_MATRIX, inputs_projection),
 	IN_MODEL(SLOT_INPUTS_NORM, SLOT_IS_NORM, inputs_norm),
+	IN_MODEL(SLOT_ALTUP_IN, SLOT_IS_MATRIX, altup_in),
+	IN_MODEL(SLOT_ALTUP_OUT, SLOT_IS_MATRIX, altup_out[0]),
+	IN_MODEL(SLOT_ALTUP_OUT + 1, SLOT_IS_MATRIX, altup_out[1]),
+	IN_MODEL(SLOT_ALTUP_OUT + 2, SLOT_IS_MATRIX, altup_out[2]),
+	IN_MODEL(SLOT_ALTUP_OUT + 3, SLOT_IS_MATRIX, altup_out[3]),
+	IN_MODEL(SLOT_ALTUP_OUT + 4, SLOT_IS_MATRIX, altup_out[4]),
+	IN_MODEL(SLOT_ALTUP_OUT + 5, SLOT_IS_MATRIX, altup_out[5]),
+	IN_MODEL(SLOT_ALTUP_OUT_LAST, SLOT_IS_MATRIX, altup_out[6]),
 	IN_LAYER(SLOT_ATTN_NORM, SLOT_IS_NORM, attn_norm),
 	IN_LAYER(SLOT_ATTN_NORM_BIAS, SLOT_IS_BIAS, attn_norm_bias),
 	IN_LAYER(SLOT_QKV, SLOT_IS_MATRIX, qkv),
@@ -133,6 +141,14 @@ const struct weights_slot WEIGHTS_SLOTS[SLOT_COUNT] = {
 	IN_LAYER(SLOT_INPUT_OUT, SLOT_IS_MATRIX, input_out),
 	IN_LAYER(SLOT_INPUT_POST_NORM, SLOT_IS_NORM, input_post_norm),
 	IN_LAYER(SLOT_LAYER_SCALE, SLOT_IS_BIAS, scale),
+	IN_LAYER(SLOT_ALTUP_NORM, SLOT_IS_NORM, altup_norm),
+	IN_LAYER(SLOT_ALTUP_ROUTER, SLOT_IS_MATRIX, altup_router),
+	IN_LAYER(SLOT_ALTUP_PREDICT, SLOT_IS_BIAS, altup_predict),
+	IN_LAYER(SLOT_ALTUP_CORRECT, SLOT_IS_BIAS, altup_correct),
+	IN_LAYER(SLOT_ALTUP_SCALE, SLOT_IS_BIAS, altup_scale),
+	IN_LAYER(SLOT_LAUREL_LEFT, SLOT_IS_MATRIX, laurel_left),
+	IN_LAYER(SLOT_LAUREL_RIGHT, SLOT_IS_MATRIX, laurel_right),
+	IN_LAYER(SLOT_LAUREL_NORM, SLOT_IS_NORM, laurel_norm),
 #undef IN_MODEL
 #undef IN_LAYER
 };
@@ -254,13 +270,15 @@ static bool has_tensor(const struct weights_plan *p, const struct arch_tensor *t
 		return flags & LAYER_WIDE;
 	case WHEN_INPUTS:
 		return p->config->input_width > 0;
+	case WHEN_ALTUP_SCALE:
+		return p->config->altup.scaled;
 	}
 	return false;
 }
 
 bool weights_tensor_applies(const struct weights_plan *p, const struct arch_tensor *t, u32 layer)
 {
-	return has_tensor(p, t, layer) && is_so_divided(p, t, layer);
+	return (!t->stream || t->stream < p->config->altup.streams) && has_tensor(p, t, layer) && is_so_divided(p, t, layer);
 }
 
 enum weight_slot weights_source_slot(const struct weights_plan *p, enum weight_slot slot)
@@ -539,10 +557,10 @@ static enum kern_dtype stored_type(const struct weights_plan *p, enum weight_slo
 
 bool weights_is_router(enum weight_slot slot)
 {
-	return slot == SLOT_ROUTER || slot == SLOT_SHARED_GATE;
+	return slot == SLOT_ROUTER || slot == SLOT_SHARED_GATE || slot == SLOT_ALTUP_ROUTER;
 }
 
-/* A router is small, and which experts it picks matters more than any digit. What a GGUF file has no weight holds as it is, and with
+/* A router is small, and what it chooses matters more than any digit. What a GGUF file has no weight holds as it is, and with
  * float32 exact values are what is asked for. */
 enum kern_dtype weights_matrix_dtype(const struct weights_plan *p, enum weight_slot slot, u32 layer,
 				    bool *ordered)

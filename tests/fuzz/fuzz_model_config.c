@@ -16,6 +16,9 @@ static void check(const struct model_config *c)
 	if (flags & LAYER_EXPERTS &&
 	    (!c->experts || c->experts_per_token > c->experts || !c->expert_intermediate))
 		abort();
+	if (c->arch->altup && (c->altup.streams < 2 || c->altup.streams > KERN_STREAMS_MAX || c->altup.active >= c->altup.streams || !c->altup.laurel_rank ||
+			       !c->input_width))
+		abort();
 	const struct recurrent_config *r = &c->recurrent;
 	if (!(flags & LAYER_RECURRENT) != (r->kind == RECURRENT_NONE))
 		abort();

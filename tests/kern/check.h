@@ -97,6 +97,7 @@ void check_sample_logits(struct check *c, float *logits, u32 vocab, u32 shape, f
 bool check_distinct_(const struct check *c, u32 target, size_t slot);
 
 void check_linear(struct check *c);
+void check_streams(struct check *c);
 void check_matmul(struct check *c);
 void check_fused(struct check *c);
 void check_stages(struct check *c);

@@ -27,6 +27,7 @@ static void check_products(struct check *c)
 static void check_others(struct check *c)
 {
 	check_linear(c);
+	check_streams(c);
 	check_rope(c);
 	check_attention(c);
 	check_sampling(c);

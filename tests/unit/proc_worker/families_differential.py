@@ -29,6 +29,7 @@ from transformers.utils import logging  # noqa: E402
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import families_cases  # noqa: E402
+import families_gemma3n  # noqa: E402
 import families_gemma4  # noqa: E402
 import families_known  # noqa: E402
 import families_llama4  # noqa: E402
@@ -76,8 +77,12 @@ def spread(name, shape, centre):
         return 1.5, -1.5
     if name.endswith(("linear_attn.norm.weight", "mamba.D", "mixer.D")):
         return 0.25, 1
-    if name.endswith(("layer_scalar", "router.scale", "per_expert_scale")):  # factors
+    if name.endswith(("layer_scalar", "router.scale", "per_expert_scale", "correct_output_scale")):  # factors
         return 0.25, 1
+    if name.endswith("modality_router.weight"):  # of what is divided by as much
+        return round((3 * shape[-1]) ** 0.5, 4), 0
+    if name.endswith(("prediction_coefs.weight", "correction_coefs.weight")):  # streams that stay nearly as large as they are, also of many layers
+        return 0.1 if "prediction" in name else 0.4, 0
     if len(shape) == 1:
         return 0.25, centre if "norm" in name or ".ln_" in name else 0
     gain = 4 if "lm_head" in name or "embed" in name else 3 if name.endswith(("gate.weight", "router.weight", "router.proj.weight")) else 1
@@ -91,7 +96,7 @@ def values(name, shape, centre):
 
 
 def centre_of(config):
-    offset = config["model_type"].startswith(("gemma", "qwen3_5", "qwen3_next")) and config["model_type"] != "gemma4_text"
+    offset = config["model_type"].startswith(("gemma", "qwen3_5", "qwen3_next")) and config["model_type"] not in ("gemma3n_text", "gemma4_text")
     return 0 if offset else 1
 
 
@@ -310,6 +315,7 @@ stablelm/qkv-bias stablelm/head-norms-parallel nemotron/odd arcee/none apertus/n
 ernie4_5_moe/norm-min ernie4_5_moe/save-raw ernie4_5/biases
 deepseek_v2/groups deepseek_v2/lite deepseek_v2/attention-bias deepseek_v3/yarn deepseek_v3/groups deepseek_v3/odd deepseek_v3/q-rank-null deepseek_v3/halves
 glm4_moe_lite/listed minicpm3/none minicpm3/longrope
+gemma3n_text/none gemma3n_text/streams-3-active gemma3n_text/odd gemma3n_text/save-whole-new
 gemma4_text/none gemma4_text/untied gemma4_text/values gemma4_text/by-layer gemma4_text/odd gemma4_text/rope-half gemma4_text/small gemma4_text/small-keys
 lfm2/old lfm2/bias lfm2/odd lfm2_moe/odd qwen3_5_text/none qwen3_5_text/odd qwen3_5_text/save-whole qwen3_5_moe_text/none qwen3_next/odd
 granite_mamba/experts granite_mamba/odd bamba/none falcon_h1/none falcon_h1/odd olmo_hybrid/none olmo_hybrid/odd nemotron_h/mlps-last nemotron_h/odd
@@ -392,6 +398,7 @@ def keep_device(path):
 
 def all_cases():
     yield from families_cases.cases()
+    yield from families_gemma3n.cases()
     yield from families_gemma4.cases()
     yield from families_llama4.cases()
     yield from families_recurrent.cases()

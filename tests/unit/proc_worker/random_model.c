@@ -78,7 +78,7 @@ static void write_tensor(struct writer *w, const struct arch_tensor *t, u32 laye
 {
 	u32 rows = weights_rows_of_file(&w->plan, t), columns = weights_dim(&w->config, t->columns);
 	bool vector = t->columns == DIM_NONE, norm = WEIGHTS_SLOTS[t->slot].kind == SLOT_IS_NORM;
-	const bool factor = t->slot == SLOT_LAYER_SCALE || t->slot == SLOT_EXPERT_SCALES || t->slot == SLOT_SKIP || t->slot == SLOT_GATE_NORM;
+	const bool factor = t->slot == SLOT_LAYER_SCALE || t->slot == SLOT_EXPERT_SCALES || t->slot == SLOT_ALTUP_SCALE || t->slot == SLOT_SKIP || t->slot == SLOT_GATE_NORM;
 	/* Of a state most is there a token later. */
 	float mean = norm ? 1 - w->config.norm_offset : factor ? 1 : t->slot == SLOT_RATE_LOG ? -1.5f : 0, spread = vector ? 0.2f : 1 / sqrtf((float)columns);
 	bool quantized = quant_config_has(&w->config.quant, QUANT_FP8) && weights_is_matrix(t->slot);
@@ -93,6 +93,8 @@ static void write_tensor(struct writer *w, const struct arch_tensor *t, u32 laye
 	}
 	if (t->slot == SLOT_EMBED || t->slot == SLOT_LM_HEAD)
 		spread = 3 / sqrtf((float)columns); /* logits far enough apart */
+	if (t->slot == SLOT_ALTUP_ROUTER) /* what it says is divided by as much */
+		spread = sqrtf((float)columns);
 	if (t->slot == SLOT_CONV) /* of one input each */
 		begin_tensor(w, name, "BF16", rows, 1, columns, (size_t)rows * columns * sizeof(u16));
 	else if (t->transposed)

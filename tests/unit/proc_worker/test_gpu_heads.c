@@ -179,6 +179,10 @@ Test(gpu_heads, what_the_kernels_cannot_is_refused_by_name, .timeout = 60)
 	expect_model_refused("{\"architectures\": [\"Cohere2MoeForCausalLM\"], \"hidden_size\": 64, \"intermediate_size\": 32, \"vocab_size\": 64, \"num_hidden_layers\": 1, "
 		       "\"num_attention_heads\": 2, \"head_dim\": 32, \"max_position_embeddings\": 128, \"num_experts\": 4, \"num_experts_per_tok\": 1}",
 		       KERN_BF16, 0, "whose experts stand beside attention");
+	expect_model_refused("{\"architectures\": [\"Gemma3nForCausalLM\"], \"hidden_size\": 64, \"intermediate_size\": 32, \"vocab_size\": 64, \"num_hidden_layers\": 2, "
+		       "\"num_attention_heads\": 2, \"num_key_value_heads\": 2, \"head_dim\": 32, \"max_position_embeddings\": 128, \"num_kv_shared_layers\": 0, "
+		       "\"hidden_size_per_layer_input\": 32, \"vocab_size_per_layer_input\": 64}",
+		       KERN_BF16, 0, "devices do not compute a Gemma3nForCausalLM, whose residual stream is several (altup_num_inputs)");
 	expect_model_refused("{\"architectures\": [\"Llama4ForCausalLM\"], \"hidden_size\": 64, \"intermediate_size\": 32, \"intermediate_size_mlp\": 64, \"vocab_size\": 64, "
 		       "\"num_hidden_layers\": 2, \"num_attention_heads\": 2, \"num_key_value_heads\": 2, \"head_dim\": 32, \"max_position_embeddings\": 128, "
 		       "\"num_local_experts\": 4, \"num_experts_per_tok\": 1}",
