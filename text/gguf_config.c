@@ -29,6 +29,7 @@ static const struct gguf_family FAMILIES[] = {
 	{"gemma", "GemmaForCausalLM", NULL, 0},
 	{"gemma2", "Gemma2ForCausalLM", NULL, WINDOW | SOFT_CAPS},
 	{"gemma3", "Gemma3ForCausalLM", NULL, WINDOW | SOFT_CAPS | LOCAL_ROPE, .pattern = 6},
+	{"gemma3n", "Gemma3nForCausalLM", NULL, WINDOW | SOFT_CAPS | LOCAL_ROPE, .streams = true, .pattern = 5},
 	{"gemma4", "Gemma4ForCausalLM", NULL, 0, .global_heads = true},
 	{"phi2", "PhiForCausalLM", "layer_norm_eps", PARTIAL},
 	{"granite", "GraniteForCausalLM", NULL, INTERLEAVE | ATTENTION_BIAS | MLP_BIAS | MULTIPLIERS},
@@ -313,6 +314,8 @@ static void write_parts(struct gguf_config *c)
 		gguf_config_write_recurrent(c);
 	if (c->family->selective)
 		gguf_config_write_selective(c);
+	if (c->family->streams)
+		gguf_config_write_streams(c);
 	if (gguf_config_has(c, EXPERTS | EXPERTS_ALL | ROUTED | SIGMOID) || c->family->own_experts)
 		gguf_config_write_experts(c);
 	if (gguf_config_has(c, SOFT_CAPS))

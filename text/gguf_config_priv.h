@@ -58,6 +58,7 @@ struct gguf_family {
 	bool selective; /* layers that keep a state: Mamba's first generation */
 	bool attention_free; /* and no others, without an MLP */
 	bool global_heads; /* layers without a window have heads of their own sizes */
+	bool streams; /* the residual stream is several */
 	u32 pattern; /* of layers with a window every so many have none, where the file does not say */
 };
 
@@ -119,6 +120,8 @@ void gguf_config_write_rope(struct gguf_config *c);
 /* Of families with `global_heads` the widths, heads and kinds of layers; and, for the end, how both kinds rotate. */
 void gguf_config_write_global(struct gguf_config *c);
 void gguf_config_write_global_rope(struct gguf_config *c);
+/* Of families with `streams` how many there are, what layers add beside, and which have sparse gates. */
+void gguf_config_write_streams(struct gguf_config *c);
 /* Which layers keep a state, and of what sizes. */
 void gguf_config_write_recurrent(struct gguf_config *c);
 /* The same of Mamba's first generation, with experts and layers that have them. */

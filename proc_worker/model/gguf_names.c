@@ -151,6 +151,15 @@ static enum err find_times(const void **out, const struct gguf *g, const struct 
 	return ERR_OK;
 }
 
+/* What stands in front of a stem, here or in the file: the layer, or nothing. */
+static const char *in_front(char *out, size_t bytes, const struct parts *p, const char *layer)
+{
+	out[0] = 0;
+	if (p->of_layer)
+		snprintf(out, bytes, "%s.%u.", layer, p->layer);
+	return out;
+}
+
 static enum err add_expert(struct list *l, const struct parts *p, const struct name *n, const struct st_tensor *one, u64 index,
 			   struct err_msg *em)
 {
@@ -158,18 +167,18 @@ static enum err add_expert(struct list *l, const struct parts *p, const struct n
 	const char *hole = strstr(n->here, "{}");
 	const u32 count = n->halves ? COUNT_OF(sides) : 1;
 	struct st_tensor part = *one;
-	char name[NAME_BYTES];
+	char name[NAME_BYTES], front[32];
 	enum err e = ERR_OK;
 
 	if (n->halves && one->shape[0] % count)
-		return err_set(em, ERR_FORMAT, "%s: tensor blk.%u.%s%s has %llu rows for gate and up of an expert; they must be as many", one->file,
-			       p->layer, p->stem, p->end, (unsigned long long)one->shape[0]);
+		return err_set(em, ERR_FORMAT, "%s: tensor %s%s%s has %llu rows for gate and up of an expert; they must be as many", one->file,
+			       in_front(front, sizeof(front), p, "blk"), p->stem, p->end, (unsigned long long)one->shape[0]);
 	part.bytes /= count;
 	part.shape[0] /= count;
 	for (u32 i = 0; !e && i < count; i++) {
 		part.data = one->data ? (const char *)one->data + i * part.bytes : NULL;
-		snprintf(name, sizeof(name), "model.layers.%u.%.*s%llu%s%s%s", p->layer, (int)(hole - n->here), n->here, (unsigned long long)index,
-			 hole + 2, n->halves ? sides[i] : "", p->end);
+		snprintf(name, sizeof(name), "%s%.*s%llu%s%s%s", in_front(front, sizeof(front), p, "model.layers"), (int)(hole - n->here), n->here,
+			 (unsigned long long)index, hole + 2, n->halves ? sides[i] : "", p->end);
 		e = add(l, &part, name, em);
 	}
 	return e;
@@ -179,12 +188,13 @@ static enum err add_expert(struct list *l, const struct parts *p, const struct n
 static enum err add_experts(struct list *l, const struct parts *p, const struct name *n, const struct st_tensor *all, struct err_msg *em)
 {
 	struct st_tensor one = *all;
+	char front[32];
 	enum err e = ERR_OK;
 	u64 experts = all->shape[0];
 
 	if (all->dims < 2 || experts > EXPERTS_MAX)
-		return err_set(em, ERR_FORMAT, "%s: tensor blk.%u.%s%s must have a dimension of experts, at most %d, and one or two more", all->file,
-			       p->layer, p->stem, p->end, EXPERTS_MAX);
+		return err_set(em, ERR_FORMAT, "%s: tensor %s%s%s must have a dimension of %s, at most %d, and one or two more", all->file,
+			       in_front(front, sizeof(front), p, "blk"), p->stem, p->end, p->of_layer ? "experts" : "streams", EXPERTS_MAX);
 	one.dims--;
 	memmove(one.shape, one.shape + 1, one.dims * sizeof(*one.shape));
 	const u64 bytes = all->bytes / experts;

@@ -6,8 +6,8 @@
 
 enum { TABLES_MAX = 4 };
 
-/* Without ".weight" and ".bias" at the end, which are the same in both. "{}" is the expert; where it is not in the file's name, too, the
- * tensor has all of them. */
+/* Without ".weight" and ".bias" at the end, which are the same in both. "{}" is the expert, or of the model's own tensors which of several it is;
+ * where it is not in the file's name, too, the tensor has all of them. */
 struct name {
 	const char *file, *here;
 	bool flat;     /* its one row is a vector in the file */
@@ -309,6 +309,31 @@ static const struct name GEMMA4[] = {
 	{NULL, NULL},
 };
 
+static const struct name WHOLE_GEMMA3N[] = {
+	{"per_layer_token_embd", "model.embed_tokens_per_layer"},
+	{"per_layer_model_proj", "model.per_layer_model_projection"},
+	{"per_layer_proj_norm", "model.per_layer_projection_norm"},
+	{"altup_proj", "model.altup_projections.{}"},
+	{"altup_unembd_proj", "model.altup_unembed_projections.{}"},
+	{NULL, NULL},
+};
+
+/* What it has beside GEMMA2's. */
+static const struct name GEMMA3N[] = {
+	{"inp_gate", "per_layer_input_gate"},
+	{"proj", "per_layer_projection"},
+	{"post_norm", "post_per_layer_input_norm"},
+	{"altup_correct_coef", "altup.correction_coefs"},
+	{"altup_correct_scale", "altup.correct_output_scale", .bare = true},
+	{"altup_predict_coef", "altup.prediction_coefs"},
+	{"altup_router", "altup.modality_router"},
+	{"altup_router_norm", "altup.router_norm"},
+	{"laurel_l", "laurel.linear_left"},
+	{"laurel_r", "laurel.linear_right"},
+	{"laurel_post_norm", "laurel.post_laurel_norm"},
+	{NULL, NULL},
+};
+
 static const struct name WHOLE_PHI2[] = {
 	{"output_norm", "model.final_layernorm"},
 	{NULL, NULL},
@@ -344,6 +369,7 @@ static const struct {
 	{"gemma", {0}},
 	{"gemma2", {GEMMA2}},
 	{"gemma3", {GEMMA2}},
+	{"gemma3n", {GEMMA2, GEMMA3N}, WHOLE_GEMMA3N},
 	{"gemma4", {GEMMA2, GEMMA4}, WHOLE_GEMMA4},
 	{"phi2", {PHI2}, WHOLE_PHI2},
 	{"phimoe", {MIXTRAL}},

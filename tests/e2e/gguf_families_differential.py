@@ -27,6 +27,7 @@ NOT_HELD = {
     "lfm2_moe/bias": "biases of convolutions", "lfm2_moe/no-norm": "weights that are not normalized and a factor of theirs",
     "granite_mamba/steps": "time_step_limit", "granite_mamba/new-types": "a width that is to be known",
     "qwen3_next/no-norm": "weights that are not normalized",
+    "gemma3n_text/act-gelu": "the activation", "gemma3n_text/unscaled": "scales that the model does not use",
     **dict.fromkeys(("gemma4_text/act-gelu", "gemma4_text/small-act-gelu", "gemma4_text/mixture-act-gelu"), "the activation"),
     **dict.fromkeys(("gemma4_text/rope-factor", "gemma4_text/rope-linear", "gemma4_text/rope-windows"), "scaled rotations, and windows' parts"),
     **dict.fromkeys(("gemma4_text/values", "gemma4_text/values-global"), "a number of heads that the model does not use"),

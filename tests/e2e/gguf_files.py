@@ -4,6 +4,7 @@ import json
 import math
 import struct
 
+import gguf_gemma3n
 import gguf_gemma4
 import gguf_hybrids
 from lora_files import bf16_floats, floats, read_safetensors
@@ -68,7 +69,7 @@ LAYER_NAMES = {"input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "se
                "post_feedforward_layernorm": "post_ffw_norm", "post_self_attn_layernorm": "post_attention_norm",
                "post_mlp_layernorm": "post_ffw_norm"}
 # Where the norm of this name is behind attention, or is called as if it were.
-BEHIND = {"gpt-oss", "glm4moe", "gemma2", "gemma3", "gemma4", "olmo2", "exaone4", "seed_oss"}
+BEHIND = {"gpt-oss", "glm4moe", "gemma2", "gemma3", "gemma3n", "gemma4", "olmo2", "exaone4", "seed_oss"}
 EXPERT_NAMES = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down", "w1": "gate", "w3": "up", "w2": "down"}
 ARCHITECTURES = {"LlamaForCausalLM": "llama", "MistralForCausalLM": "llama", "MixtralForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2",
                  "Qwen3ForCausalLM": "qwen3", "Qwen3MoeForCausalLM": "qwen3moe", "Phi3ForCausalLM": "phi3", "GemmaForCausalLM": "gemma",
@@ -79,7 +80,7 @@ ARCHITECTURES = {"LlamaForCausalLM": "llama", "MistralForCausalLM": "llama", "Mi
                  "Exaone4ForCausalLM": "exaone4", "SeedOssForCausalLM": "seed_oss", "Ernie4_5ForCausalLM": "ernie4_5",
                  "HunYuanDenseV1ForCausalLM": "hunyuan-dense", "Qwen2MoeForCausalLM": "qwen2moe", "Glm4MoeForCausalLM": "glm4moe",
                  "ExaoneMoEForCausalLM": "exaone-moe", "ExaoneMoeForCausalLM": "exaone-moe", "ApertusForCausalLM": "apertus",
-                 "Ernie4_5_MoeForCausalLM": "ernie4_5-moe", "HunYuanMoEV1ForCausalLM": "hunyuan-moe", "GptOssForCausalLM": "gpt-oss", "MiniMaxM2ForCausalLM": "minimax-m2", "Gemma4ForCausalLM": "gemma4", "PhiForCausalLM": "phi2", "Dots1ForCausalLM": "dots1", "MiniCPMForCausalLM": "minicpm",
+                 "Ernie4_5_MoeForCausalLM": "ernie4_5-moe", "HunYuanMoEV1ForCausalLM": "hunyuan-moe", "GptOssForCausalLM": "gpt-oss", "MiniMaxM2ForCausalLM": "minimax-m2", "Gemma3nForCausalLM": "gemma3n", "Gemma3nForConditionalGeneration": "gemma3n", "Gemma4ForCausalLM": "gemma4", "PhiForCausalLM": "phi2", "Dots1ForCausalLM": "dots1", "MiniCPMForCausalLM": "minicpm",
                  "Qwen3VLMoeForConditionalGeneration": "qwen3vlmoe", "DeepseekV2ForCausalLM": "deepseek2", "DeepseekV3ForCausalLM": "deepseek2", **gguf_hybrids.ARCHITECTURES}
 PERMUTED = {"minicpm", "llama", "mistral3", "internlm2", "granite", "smollm3", "arcee", "olmo", "granitehybrid"}
 ONE_MORE = {"gemma", "gemma2", "gemma3", "nemotron", *gguf_hybrids.QWEN} # norms in the file are those of the checkpoint and 1
@@ -170,6 +171,9 @@ def put_layer(out, experts, name, tensor, config, arch):
     if arch == "gemma4" and whole in gguf_gemma4.LAYER:
         out["blk.%s.%s" % (layer, gguf_gemma4.LAYER[whole])] = tensor
         return
+    if arch == "gemma3n" and gguf_gemma3n.layer_tensor(whole):
+        out["blk.%s.%s" % (layer, gguf_gemma3n.layer_tensor(whole))] = tensor
+        return
     if whole.startswith("mlp.act_fn."):
         out.setdefault("xielu." + end, {})[int(layer)] = to_floats(tensor)[0]
         return
@@ -197,7 +201,7 @@ def put_layer(out, experts, name, tensor, config, arch):
 
 def is_plain(name):
     """Never in fewer bits."""
-    return not name.endswith(".weight") or name.endswith(("ffn_gate_inp.weight", "conv1d.weight", "shortconv.conv.weight", "_norm.weight"))
+    return not name.endswith(".weight") or name.endswith(("ffn_gate_inp.weight", "conv1d.weight", "shortconv.conv.weight", "_norm.weight")) or "altup" in name or "laurel" in name
 
 
 def tensors_of(folder, config, arch, kind):
@@ -211,7 +215,7 @@ def tensors_of(folder, config, arch, kind):
                 continue
             if name.startswith("model.layers."):
                 put_layer(out, experts, name, tensor, config, arch)
-            else:
+            elif not (arch == "gemma3n" and gguf_gemma3n.stack(experts, name, tensor)):
                 stem, end = name.rsplit(".", 1)
                 out[{**NAMES, **gguf_hybrids.WHOLE, **gguf_gemma4.WHOLE}[stem] + "." + end] = tensor
     for name, parts in experts.items():
@@ -273,7 +277,7 @@ def values_of(config, arch):
     kv = config.get("num_key_value_heads") or heads
     width = config.get("head_dim") or config["hidden_size"] // heads
     rope = config.get("rope_parameters") or {}
-    rope = rope.get("full_attention", rope) if arch == "olmo2" else rope
+    rope = rope.get("full_attention", rope) if arch in ("olmo2", "gemma3n") else rope
     v = {"context_length": config["max_position_embeddings"], "embedding_length": config["hidden_size"],
          "block_count": config.get("num_hidden_layers", 0), "feed_forward_length": config.get("intermediate_size", 0), "attention.head_count": heads,
          "attention.head_count_kv": kv, "rope.freq_base": float(rope.get("rope_theta", config.get("rope_theta", 10000))),
@@ -322,6 +326,8 @@ def values_of(config, arch):
         v.update(gguf_hybrids.values(config, arch))
     if arch == "gemma4":
         v.update(gguf_gemma4.values(config))
+    if arch == "gemma3n":
+        v.update(gguf_gemma3n.values(config))
     scaling = config.get("rope_scaling") or (rope if rope.get("rope_type", "default") != "default" else {})
     kind = scaling.get("rope_type") or scaling.get("type")
     if kind in ("linear", "yarn"):

@@ -16,10 +16,10 @@ from test_recurrent import KEPT
 NAMES = ["lfm2/old", "lfm2_moe/odd", "qwen3_5_text/none", "qwen3_5_text/odd", "qwen3_5_moe_text/none", "qwen3_next/odd", "granite_mamba/experts",
          "granite_mamba/odd", "nemotron_h/mlps-last", "jamba/none", "jamba/odd", "mamba/none", "falcon_mamba/odd", "gpt_oss/none", "qwen3_vl_moe_text/save-whole-new", "minimax_m2/none", "dots1/groups",
          "minicpm/none", "hunyuan_v1_moe/none", "ernie4_5_moe/interval", "exaone_moe/none",
-         "apertus/none", "gemma4_text/none", "gemma4_text/untied", "gemma4_text/rope-half", "gemma4_text/small",
+         "apertus/none", "gemma3n_text/none", "gemma3n_text/streams-3-active", "gemma3n_text/odd", "gemma3n_text/save-whole-new", "gemma4_text/none", "gemma4_text/untied", "gemma4_text/rope-half", "gemma4_text/small",
          "gemma4_text/small-odd", "gemma4_text/small-keys", "gemma4_text/mixture", "phi/none"]
 if SANITIZED:
-    NAMES = ["qwen3_5_text/none", "granite_mamba/experts", "gpt_oss/none", "gemma4_text/small", "gemma4_text/mixture"]
+    NAMES = ["qwen3_5_text/none", "granite_mamba/experts", "gpt_oss/none", "gemma3n_text/none", "gemma4_text/small", "gemma4_text/mixture"]
 IDS = ",".join(str(i * 7 % 60) for i in range(40))
 
 
@@ -154,6 +154,31 @@ def global_shapes(experts):
     return config, shapes
 
 
+def streams_shapes():
+    """Gemma 3n."""
+    types = ["sliding_attention", "full_attention", "sliding_attention"]
+    config = {"architectures": ["Gemma3nForCausalLM"], "vocab_size": 64, "hidden_size": H, "intermediate_size": [2 * H] * 3, "num_hidden_layers": 3,
+              "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": HEAD, "layer_types": types, "sliding_window": 8, "num_kv_shared_layers": 1,
+              "hidden_size_per_layer_input": 32, "vocab_size_per_layer_input": 64, "altup_num_inputs": 3, "altup_active_idx": 0, "laurel_rank": 32,
+              "activation_sparsity_pattern": [0.9, 0.0, 0.5], "final_logit_softcapping": 30.0, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0,
+              "rope_local_base_freq": 10000.0, "max_position_embeddings": 64, "tie_word_embeddings": False, "torch_dtype": "float32"}
+    shapes = {"model.embed_tokens.weight": [64, H], "model.norm.weight": [H], "lm_head.weight": [64, H],
+              "model.embed_tokens_per_layer.weight": [64, 3 * 32], "model.per_layer_model_projection.weight": [3 * 32, H],
+              "model.per_layer_projection_norm.weight": [32], **{"model.altup_%sprojections.%d.weight" % (n, i): [H, H] for n in ("", "unembed_") for i in range(2)}}
+    for i in range(len(types)):
+        layer = {"self_attn.q_proj.weight": [2 * HEAD, H], "self_attn.q_norm.weight": [HEAD], "self_attn.o_proj.weight": [H, 2 * HEAD],
+                 "mlp.gate_proj.weight": [2 * H, H], "mlp.up_proj.weight": [2 * H, H], "mlp.down_proj.weight": [H, 2 * H],
+                 "per_layer_input_gate.weight": [32, H], "per_layer_projection.weight": [H, 32], "laurel.linear_left.weight": [32, H],
+                 "laurel.linear_right.weight": [H, 32], "altup.modality_router.weight": [3, H], "altup.prediction_coefs.weight": [9, 3],
+                 "altup.correction_coefs.weight": [3, 3], "altup.correct_output_scale": [H],
+                 **{n + ".weight": [H] for n in ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm",
+                                                 "post_per_layer_input_norm", "altup.router_norm", "laurel.post_laurel_norm")}}
+        if i < 2:
+            layer.update({"self_attn.k_proj.weight": [2 * HEAD, H], "self_attn.v_proj.weight": [2 * HEAD, H], "self_attn.k_norm.weight": [HEAD]})
+        shapes.update({"model.layers.%d.%s" % (i, n): shape for n, shape in layer.items()})
+    return config, shapes
+
+
 def grid_folder(folder, config, shapes):
     """Matrices of whole numbers of a 64th, which all types hold."""
     rng = random.Random(len(shapes))
@@ -165,7 +190,7 @@ def grid_folder(folder, config, shapes):
         if len(shape) == 3 and "experts" in name or len(shape) == 2:
             values = [x / 64 for x in rng.choices(range(-7, 8), k=count)]
         else:
-            middle = 1 if "scal" in name or "norm" in name and (config["architectures"] == ["Gemma4ForCausalLM"] or config["architectures"] == ["GptOssForCausalLM"] or name.startswith("backbone.") or "linear_attn" in name) else 0
+            middle = 1 if "scal" in name or "norm" in name and (config["architectures"][0] in ("Gemma3nForCausalLM", "Gemma4ForCausalLM", "GptOssForCausalLM") or name.startswith("backbone.") or "linear_attn" in name) else 0
             values = [middle + rng.uniform(-0.4, 0.4) for _ in range(count)]
         tensors[name] = "F32", shape, gguf_files.floats(values)
     folder.mkdir()
@@ -177,7 +202,7 @@ def grid_folder(folder, config, shapes):
 @pytest.mark.parametrize("kind,model", [("F16", routed_shapes()), ("Q8_0", routed_shapes()), ("Q8_0", delta_shapes(H, 2, 6, 32)),
                                         ("Q4_0", delta_shapes(H, 2, 6, 32)), ("Q4_0", delta_shapes(H, 2, 4, 16)),
                                         ("Q4_K", delta_shapes(256, 2, 8, 32)), ("Q8_0", turns_shapes()), ("Q4_0", turns_shapes()),
-                                        ("Q8_0", global_shapes(False)), ("Q4_0", global_shapes(True))], ids=lambda x: x if isinstance(x, str) else x[0]["architectures"][0])
+                                        ("Q8_0", global_shapes(False)), ("Q4_0", global_shapes(True)), ("Q8_0", streams_shapes())], ids=lambda x: x if isinstance(x, str) else x[0]["architectures"][0])
 def test_matrices_of_other_types_are_what_they_are(kind, model, tmp_path, cache):  # noqa: F811
     folder = grid_folder(tmp_path / "folder", *model)
     path = convert(folder, tmp_path / "model.gguf", kind=kind)

@@ -349,6 +349,43 @@ def test_layers_with_heads_of_their_own_sizes(change, tensors, expected, tmp_pat
     assert {k: config.get(k) for k in expected} == expected
 
 
+STREAMS = {"altup.num_inputs": 4, "altup.active_idx": 0, "attention.shared_kv_layers": 1, "embedding_length_per_layer_input": 4, "attention.sliding_window": 8,
+           "attention.sliding_window_pattern": [True, True], "activation_sparsity_scale": [1.6448533535003662, float("-inf")]}
+BESIDE = {"per_layer_token_embd.weight": ("F16", [6, 8], bytes(96)), "blk.0.laurel_l.weight": ("F16", [3, 4], bytes(24)),
+          "blk.1.altup_correct_scale.weight": ("F32", [4], bytes(16))}
+
+
+@pytest.mark.parametrize("change,tensors,expected", [
+    ({}, {}, {"altup_num_inputs": 4, "altup_active_idx": 0, "altup_correct_scale": True, "laurel_rank": 3, "hidden_size_per_layer_input": 4,
+              "vocab_size_per_layer_input": 6, "num_kv_shared_layers": 1, "layer_types": ["sliding_attention"] * 2, "sliding_window": 8,
+              "rope_theta": 10000.0, "rope_local_base_freq": 10000.0}),
+    ({"altup.active_idx": 2, "feed_forward_length": [4, 4], "activation_sparsity_scale": None, "final_logit_softcapping": 5.0},
+     {"blk.1.altup_correct_scale.weight": None}, {"altup_active_idx": 2, "altup_correct_scale": False, "intermediate_size": 4,
+                                                  "activation_sparsity_pattern": None, "final_logit_softcapping": 5.0}),
+    ({"altup.num_inputs": None}, {}, "gemma3n.altup.num_inputs is missing"),
+    ({"attention.shared_kv_layers": None}, {}, "gemma3n.attention.shared_kv_layers is missing; it must be the number of layers that have no keys"),
+    ({"activation_sparsity_scale": [1.0]}, {}, "gemma3n.activation_sparsity_scale must have a number for each of the 2 layers"),
+    ({"activation_sparsity_scale": [1.0, float("nan")]}, {}, "that of layer 1 is none, or so large that no gate is"),
+    ({"activation_sparsity_scale": [9.0, 1.0]}, {}, "that of layer 0 is none, or so large that no gate is"),
+    ({"activation_sparsity_scale": ["1", "1"]}, {}, "that of layer 0 is none, or so large that no gate is"),
+    ({}, {"blk.0.laurel_l.weight": None}, "the tensor blk.0.laurel_l.weight is missing, or has not two dimensions"),
+    ({}, {"per_layer_token_embd.weight": ("F16", [8], bytes(16))}, "the tensor per_layer_token_embd.weight is missing, or has not two dimensions"),
+    ({"altup.coef_clip": 3.0}, {}, "the value gemma3n.altup.coef_clip is not known for Gemma3nForCausalLM"),
+], ids=["usual", "other", "count", "shared", "scales", "nan", "scale", "texts", "rank", "inputs", "unknown"])
+def test_several_residual_streams(change, tensors, expected, tmp_path, cache):
+    values = {"gemma3n." + k: v for k, v in {**STREAMS, **change}.items()}
+    values["general.architecture"] = "gemma3n"
+    usual = {k.replace("llama.", "gemma3n."): v for k, v in values_of(TINY, "llama").items() if k.startswith("llama.")}
+    path = bare(tmp_path / "m.gguf", {**usual, **values}, tensors={k: t for k, t in {**BESIDE, **tensors}.items() if t})
+    if isinstance(expected, str):
+        assert expected in refusal(path)
+        return
+    config = config_of(path, cache)
+    assert {k: config.get(k) for k in expected} == expected
+    if change == {}:
+        assert abs(config["activation_sparsity_pattern"][0] - 0.95) < 1e-7 and config["activation_sparsity_pattern"][1] == 0
+
+
 @pytest.mark.parametrize("pattern", [[1.0, 0.0], ["yes", "no"]], ids=["floats", "texts"])
 def test_windows_are_no_guess(pattern, tmp_path, cache):
     values = {"olmo2.attention.sliding_window": 16, "olmo2.attention.sliding_window_pattern": pattern}
