@@ -45,18 +45,20 @@ struct kern_conv_args {
  * q. S begins as what the slot has at h * key_dim * value_dim. With d = softplus(decay[t][h] + decay_bias[h]) and w = exp(-exp(rate_log[h]) * d):
  *   KERN_DELTA, the gated delta rule (Yang, Kautz, Hatamizadeh 2024): k and q are divided by sqrt(their sum of squares + 1e-6), q by sqrt(key_dim),
  * too, b = beta_scale * sigmoid(beta[t][h]); S = w S, then S[i][j] += k[i] * b * (v[j] - sum_i S[i][j] k[i]), out[t][h][j] = sum_i S[i][j] q[i].
+ *   KERN_KDA, Kimi delta attention (Kimi Team 2025): the same, but every value of a key fades by itself: w[i] is made of decay[t][h * key_dim + i] and
+ * decay_bias[h * key_dim + i], and S[i][j] = w[i] S[i][j].
  *   KERN_SCAN, the one of Mamba 2 (Dao, Gu 2024): d is kept within [step_min, step_max] first; S[i][j] = w S[i][j] + k[i] * d * v[j], out[t][h][j] =
  * sum_i S[i][j] q[i] + skip[h] * v[j].
  * `out` may be v. Sums over i are in float (the reference's in double), in an order of the variant's own, but a row's bits depend on that row alone, not
  * on how its tokens are spread over calls. S is rounded to float with every token. */
 enum { KERN_RECURRENT_DIM_MAX = 512 }; /* of key_dim */
-enum kern_recurrence { KERN_DELTA, KERN_SCAN };
+enum kern_recurrence { KERN_DELTA, KERN_SCAN, KERN_KDA }; /* devices: not the last */
 struct kern_recurrent_args {
 	float *out;			  /* [T][stride], as all of them: heads * value_dim values of a token */
 	const float *q, *k;		  /* key_heads * key_dim */
 	const float *v;			  /* heads * value_dim */
-	const float *decay, *beta;	  /* heads; beta of KERN_DELTA alone */
-	const float *decay_bias, *rate_log; /* [heads] */
+	const float *decay, *beta;	  /* heads; decay of KERN_KDA heads * key_dim; no beta of KERN_SCAN */
+	const float *decay_bias, *rate_log; /* [heads]; the former of KERN_KDA [heads * key_dim] */
 	const float *skip;		  /* [heads], of KERN_SCAN */
 	struct kern_state state;
 	enum kern_recurrence kind;

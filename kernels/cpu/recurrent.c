@@ -1,7 +1,7 @@
 /* Linear recurrences. Columns of a state depend on nothing but themselves, so a task has some of one head: of these a tile at a time is
  * copied, which the first-level cache holds (where it lies, every row of it would be in the same few sets of the cache), and goes through
  * the tokens of the row there. A token is one pass over it: as a row is updated, it is added to that token's outputs and, of the delta rule,
- * to what the next token's key finds. All sums are over rising i, in one lane for each column: the same wherever a call or a block of tokens ends. */
+ * to what the next token's key finds. Where every value of a key fades by itself, keys are multiplied by how much is left. All sums are over rising i, in one lane for each column: the same wherever a call or a block of tokens ends. */
 #include <math.h>
 
 #include "kernels/cpu/shares_priv.h"
@@ -11,6 +11,7 @@
 enum {
 	BLOCK = 256,		/* tokens whose factors are computed at once */
 	TILE_FLOATS = 8192,	/* most of a first-level cache */
+	FADES = 8192,		/* of KERN_KDA: values of keys of the tokens whose factors are computed at once */
 	TASKS_A_THREAD = 4,
 	COLUMNS_MOST = 64, /* of a task, where heads are fewer than that; */
 	COLUMNS_LEAST = 16,	/* as few as this, where threads would have none */
@@ -25,7 +26,7 @@ enum {
 
 /* Of the tokens of a block, for one head. */
 struct factors {
-	_Alignas(64) float w[BLOCK], add[BLOCK]; /* what the state is multiplied by; and what is added to it */
+	_Alignas(64) float w[BLOCK], add[BLOCK]; /* what the state is multiplied by, but of KERN_KDA; and what is added to it */
 	_Alignas(64) float found[BLOCK], out[BLOCK]; /* what sums with k and q are multiplied by */
 };
 
@@ -46,6 +47,8 @@ struct span {
 	bool begins;
 	struct factors f;
 	_Alignas(64) float tile[TILE_FLOATS];
+	/* Of KERN_KDA, [tokens][key_dim]: what the rows of the state are multiplied by, and keys times that. */
+	_Alignas(64) float fades[FADES], faded[FADES];
 };
 
 /* ---------------------------------------------------------------- factors */
@@ -93,9 +96,28 @@ static void delta_factors(struct factors *f, const struct span *s, u32 tokens)
 	}
 	for (u32 t = 0; t < tokens; t++) {
 		const float length = 1 / sqrtf(squares_of(s->k + (size_t)t * a->stride, a->key_dim) + 1e-6f);
-		f->found[t] = f->w[t] * length;
+		f->found[t] = a->kind == KERN_KDA ? length : f->w[t] * length;
 		f->add[t] *= length;
 		f->out[t] = 1 / sqrtf((squares_of(s->q + (size_t)t * a->stride, a->key_dim) + 1e-6f) * dim);
+	}
+}
+
+/* The same for every value of a key. */
+static void fade_factors(struct span *s, u32 h, const float *decay)
+{
+	const struct kern_recurrent_args *a = s->a;
+	const float *bias = a->decay_bias + (size_t)h * a->key_dim;
+	const vec rate = vec_set1(-expf(a->rate_log[h]));
+	for (u32 t = 0; t < s->tokens; t++) {
+		const float *row = decay + (size_t)t * a->stride + (size_t)h * a->key_dim, *k = s->k + (size_t)t * a->stride;
+		float *fades = s->fades + (size_t)t * a->key_dim, *faded = s->faded + (size_t)t * a->key_dim;
+		for (u32 i = 0; i < a->key_dim; i += VEC_LANES) {
+			const u32 n = kern_min(a->key_dim - i, VEC_LANES);
+			const vec d = vec_softplus(vec_add(vec_load_n(row + i, n), vec_load_n(bias + i, n)));
+			const vec w = vec_exp_negative(vec_mul(d, rate));
+			vec_store_n(fades + i, w, n);
+			vec_store_n(faded + i, vec_mul(w, vec_load_n(k + i, n)), n);
+		}
 	}
 }
 
@@ -104,10 +126,13 @@ static void factors_of(struct span *s, u32 h, const float *decay, const float *b
 	const struct kern_recurrent_args *a = s->a;
 	struct factors *f = &s->f;
 	const u32 whole = kern_ceil(s->tokens, VEC_LANES) * VEC_LANES;
-	for (u32 t = 0; t < whole; t++)
+	for (u32 t = 0; t < whole && a->kind != KERN_KDA; t++)
 		f->w[t] = t < s->tokens ? decay[(size_t)t * a->stride + h] : 0;
-	decay_factors(f, a, h, s->tokens);
-	if (a->kind != KERN_DELTA)
+	if (a->kind == KERN_KDA)
+		fade_factors(s, h, decay);
+	else
+		decay_factors(f, a, h, s->tokens);
+	if (a->kind == KERN_SCAN)
 		return;
 	for (u32 t = 0; t < whole; t++)
 		f->add[t] = t < s->tokens ? beta[(size_t)t * a->stride + h] : 0;
@@ -140,43 +165,45 @@ static ALWAYS_INLINE void ask_ahead(const float *row, const u32 first, const u32
 
 /* What the first token's key finds in columns at `state`, which with `tile` are copied there. Half of what comes next is asked for meanwhile: all
  * of it beside the pass that follows would leave memory idle here. */
-static ALWAYS_INLINE void tile_take(const struct span *s, const float *state, float *tile, vec *found, const u32 vecs, u32 n, const bool delta)
+static ALWAYS_INLINE void tile_take(const struct span *s, const float *state, float *tile, vec *found, const u32 vecs, u32 n,
+				   const enum kern_recurrence kind)
 {
-	const float *ahead = s->ahead;
+	const float *ahead = s->ahead, *key = kind == KERN_KDA ? s->faded : s->k;
 	EACH_VEC(v, vecs) found[v] = vec_zero();
 	for (u32 i = 0; i < s->a->key_dim; i++, state += s->a->value_dim, ahead += s->a->value_dim) {
-		const vec k = vec_set1(s->k[i]);
+		const vec k = vec_set1(key[i]);
 		ask_ahead(ahead, 0, vecs / 2);
 		EACH_VEC(v, vecs)
 		{
 			const vec x = load_of(state, v, vecs, n);
 			if (tile)
 				vec_store(tile + (i * vecs + v) * VEC_LANES, x);
-			if (delta)
+			if (kind != KERN_SCAN)
 				found[v] = vec_fma(k, x, found[v]);
 		}
 	}
 }
 
 /* What token t adds to a row, before its key. */
-static ALWAYS_INLINE void tile_add(const struct span *s, u32 t, u32 j, const vec *found, vec *add, const u32 vecs, u32 n, const bool delta)
+static ALWAYS_INLINE void tile_add(const struct span *s, u32 t, u32 j, const vec *found, vec *add, const u32 vecs, u32 n,
+				  const enum kern_recurrence kind)
 {
 	const float *row = s->v + (size_t)t * s->a->stride + j;
 	EACH_VEC(v, vecs)
 	{
 		add[v] = load_of(row, v, vecs, n);
-		if (delta)
+		if (kind != KERN_SCAN)
 			add[v] = vec_sub(add[v], vec_mul(found[v], vec_set1(s->f.found[t])));
 		add[v] = vec_mul(add[v], vec_set1(s->f.add[t]));
 	}
 }
 
-static ALWAYS_INLINE void tile_out(const struct span *s, u32 t, u32 j, vec *sums, const u32 vecs, u32 n, const bool delta)
+static ALWAYS_INLINE void tile_out(const struct span *s, u32 t, u32 j, vec *sums, const u32 vecs, u32 n, const enum kern_recurrence kind)
 {
 	const size_t at = (size_t)t * s->a->stride + j;
 	EACH_VEC(v, vecs)
 	{
-		if (delta)
+		if (kind != KERN_SCAN)
 			sums[v] = vec_mul(sums[v], vec_set1(s->f.out[t]));
 		else
 			sums[v] = vec_fma(vec_set1(s->skip), load_of(s->v + at, v, vecs, n), sums[v]);
@@ -185,21 +212,25 @@ static ALWAYS_INLINE void tile_out(const struct span *s, u32 t, u32 j, vec *sums
 }
 
 /* A token but the last: the tile stays where it is. */
-static ALWAYS_INLINE void tile_pass(struct span *s, u32 t, const vec *add, vec *sums, vec *found, const u32 vecs, const bool delta)
+static ALWAYS_INLINE void tile_pass(struct span *s, u32 t, const vec *add, vec *sums, vec *found, const u32 vecs,
+				   const enum kern_recurrence kind)
 {
 	const size_t token = (size_t)t * s->a->stride;
-	const float *q = s->q + token, *k = s->k + token, *next = k + s->a->stride;
-	const vec w = vec_set1(s->f.w[t]);
+	const float *q = s->q + token, *k = s->k + token, *fades = s->fades + (size_t)t * s->a->key_dim;
+	const float *next = kind == KERN_KDA ? s->faded + (size_t)(t + 1) * s->a->key_dim : k + s->a->stride;
+	vec w = vec_set1(kind == KERN_KDA ? 0 : s->f.w[t]);
 	float *at = s->tile;
 	EACH_VEC(v, vecs) sums[v] = found[v] = vec_zero();
 	for (u32 i = 0; i < s->a->key_dim; i++, at += vecs * VEC_LANES) {
 		const vec key = vec_set1(k[i]), query = vec_set1(q[i]), next_key = vec_set1(next[i]);
+		if (kind == KERN_KDA)
+			w = vec_set1(fades[i]);
 		EACH_VEC(v, vecs)
 		{
 			const vec x = vec_fma(key, add[v], vec_mul(w, vec_load(at + v * VEC_LANES)));
 			vec_store(at + v * VEC_LANES, x);
 			sums[v] = vec_fma(query, x, sums[v]);
-			if (delta)
+			if (kind != KERN_SCAN)
 				found[v] = vec_fma(next_key, x, found[v]);
 		}
 	}
@@ -207,14 +238,16 @@ static ALWAYS_INLINE void tile_pass(struct span *s, u32 t, const vec *add, vec *
 
 /* The last token: from rows at `from`, `apart` from each other, into the state. Vectors [ask, vecs) of what comes next are asked for meanwhile. */
 static ALWAYS_INLINE void tile_give(const struct span *s, u32 t, const float *from, size_t apart, float *state, const vec *add, vec *sums, const u32 vecs,
-				    u32 n, const u32 ask)
+				    u32 n, const u32 ask, const enum kern_recurrence kind)
 {
 	const size_t token = (size_t)t * s->a->stride, stride = s->a->value_dim;
-	const float *q = s->q + token, *k = s->k + token, *ahead = s->ahead;
-	const vec w = vec_set1(s->f.w[t]);
+	const float *q = s->q + token, *k = s->k + token, *ahead = s->ahead, *fades = s->fades + (size_t)t * s->a->key_dim;
+	vec w = vec_set1(kind == KERN_KDA ? 0 : s->f.w[t]);
 	EACH_VEC(v, vecs) sums[v] = vec_zero();
 	for (u32 i = 0; i < s->a->key_dim; i++, from += apart, state += stride, ahead += stride) {
 		const vec key = vec_set1(k[i]), query = vec_set1(q[i]);
+		if (kind == KERN_KDA)
+			w = vec_set1(fades[i]);
 		ask_ahead(ahead, ask, vecs);
 		EACH_VEC(v, vecs)
 		{
@@ -242,7 +275,7 @@ static void ask_token(const struct span *s, u32 t, u32 j, u32 width)
 }
 
 /* Columns from j on, of several tokens or of a row that begins. */
-static ALWAYS_INLINE void tile_many(struct span *s, u32 j, const u32 vecs, u32 n, const bool delta)
+static ALWAYS_INLINE void tile_many(struct span *s, u32 j, const u32 vecs, u32 n, const enum kern_recurrence kind)
 {
 	vec add[VECS_MANY], sums[VECS_MANY], found[VECS_MANY];
 	u32 t = 0;
@@ -250,38 +283,39 @@ static ALWAYS_INLINE void tile_many(struct span *s, u32 j, const u32 vecs, u32 n
 		memset(s->tile, 0, (size_t)s->a->key_dim * vecs * VEC_LANES * sizeof(float));
 		EACH_VEC(v, vecs) found[v] = vec_zero();
 	} else
-		tile_take(s, s->state + j, s->tile, found, vecs, n, delta);
+		tile_take(s, s->state + j, s->tile, found, vecs, n, kind);
 	for (; t + 1 < s->tokens; t++) {
 		ask_token(s, t + AHEAD, j, vecs * VEC_LANES);
-		tile_add(s, t, j, found, add, vecs, n, delta);
-		tile_pass(s, t, add, sums, found, vecs, delta);
-		tile_out(s, t, j, sums, vecs, n, delta);
+		tile_add(s, t, j, found, add, vecs, n, kind);
+		tile_pass(s, t, add, sums, found, vecs, kind);
+		tile_out(s, t, j, sums, vecs, n, kind);
 	}
-	tile_add(s, t, j, found, add, vecs, n, delta);
-	tile_give(s, t, s->tile, vecs * VEC_LANES, s->state + j, add, sums, vecs, n, vecs / 2);
-	tile_out(s, t, j, sums, vecs, n, delta);
+	tile_add(s, t, j, found, add, vecs, n, kind);
+	tile_give(s, t, s->tile, vecs * VEC_LANES, s->state + j, add, sums, vecs, n, vecs / 2, kind);
+	tile_out(s, t, j, sums, vecs, n, kind);
 }
 
 /* Of one token: a copy would not pay. */
-static ALWAYS_INLINE void tile_one(struct span *s, u32 j, const u32 vecs, u32 n, const bool delta)
+static ALWAYS_INLINE void tile_one(struct span *s, u32 j, const u32 vecs, u32 n, const enum kern_recurrence kind)
 {
 	vec add[VECS_ONE], sums[VECS_ONE], found[VECS_ONE];
-	if (delta)
-		tile_take(s, s->state + j, NULL, found, vecs, n, true);
-	tile_add(s, 0, j, found, add, vecs, n, delta);
-	tile_give(s, 0, s->state + j, s->a->value_dim, s->state + j, add, sums, vecs, n, delta ? vecs / 2 : 0);
-	tile_out(s, 0, j, sums, vecs, n, delta);
+	if (kind != KERN_SCAN)
+		tile_take(s, s->state + j, NULL, found, vecs, n, kind);
+	tile_add(s, 0, j, found, add, vecs, n, kind);
+	tile_give(s, 0, s->state + j, s->a->value_dim, s->state + j, add, sums, vecs, n, kind != KERN_SCAN ? vecs / 2 : 0, kind);
+	tile_out(s, 0, j, sums, vecs, n, kind);
 }
 
 typedef void (*tile_fn)(struct span *s, u32 j, u32 n);
-#define TILE(name, of, vecs, delta)                                   \
+#define TILE(name, of, vecs, kind)                                    \
 	static void name(struct span *s, u32 j, u32 n)                \
 	{                                                             \
-		of(s, j, vecs, (vecs) == 1 ? n : VEC_LANES, delta);   \
+		of(s, j, vecs, (vecs) == 1 ? n : VEC_LANES, kind);    \
 	}
-#define TILES(vecs, of)                              \
-	TILE(delta_##of##_##vecs, tile_##of, vecs, true) \
-	TILE(scan_##of##_##vecs, tile_##of, vecs, false)
+#define TILES(vecs, of)                                        \
+	TILE(delta_##of##_##vecs, tile_##of, vecs, KERN_DELTA) \
+	TILE(scan_##of##_##vecs, tile_##of, vecs, KERN_SCAN)   \
+	TILE(kda_##of##_##vecs, tile_##of, vecs, KERN_KDA)
 TILES(1, many)
 TILES(2, many)
 TILES(1, one)
@@ -295,22 +329,24 @@ TILES(8, one)
 #endif
 
 /* By the power of two that their vectors are, up to VECS_ONE and VECS_MANY. */
-enum { POWERS = 4 };
+enum { POWERS = 4, KINDS = KERN_KDA + 1 };
 #if VEC_LANES != 16
-static const tile_fn tiles_one[2][POWERS] = {{scan_one_1, scan_one_2, scan_one_4, scan_one_8}, {delta_one_1, delta_one_2, delta_one_4, delta_one_8}};
+#define TILES_ONE(kind) {kind##_one_1, kind##_one_2, kind##_one_4, kind##_one_8}
 #else
-static const tile_fn tiles_one[2][POWERS] = {{scan_one_1, scan_one_2, scan_one_4}, {delta_one_1, delta_one_2, delta_one_4}};
+#define TILES_ONE(kind) {kind##_one_1, kind##_one_2, kind##_one_4}
 #endif
 #if VEC_LANES != 8
-static const tile_fn tiles_many[2][POWERS] = {{scan_many_1, scan_many_2, scan_many_4}, {delta_many_1, delta_many_2, delta_many_4}};
+#define TILES_MANY(kind) {kind##_many_1, kind##_many_2, kind##_many_4}
 #else
-static const tile_fn tiles_many[2][POWERS] = {{scan_many_1, scan_many_2}, {delta_many_1, delta_many_2}};
+#define TILES_MANY(kind) {kind##_many_1, kind##_many_2}
 #endif
+#define EACH_KIND(tiles) {[KERN_DELTA] = tiles(delta), [KERN_SCAN] = tiles(scan), [KERN_KDA] = tiles(kda)}
+static const tile_fn tiles_one[KINDS][POWERS] = EACH_KIND(TILES_ONE), tiles_many[KINDS][POWERS] = EACH_KIND(TILES_MANY);
 
 /* Columns [first, end) of the head, for a block of tokens. */
 static void columns_run(struct span *s, u32 first, u32 end, const float *ahead)
 {
-	const bool one = s->tokens == 1 && !s->begins, delta = s->a->kind == KERN_DELTA;
+	const bool one = s->tokens == 1 && !s->begins;
 	const u32 most = one ? VECS_ONE * VEC_LANES : kern_min(VECS_MANY * VEC_LANES, TILE_FLOATS / s->a->key_dim);
 	for (u32 j = first, width; j < end; j += width) {
 		u32 power = POWERS - 1;
@@ -318,7 +354,7 @@ static void columns_run(struct span *s, u32 first, u32 end, const float *ahead)
 			power--;
 		width = (u32)VEC_LANES << power;
 		s->ahead = end - j > width ? s->state + j + width : ahead;
-		(one ? tiles_one : tiles_many)[delta][power](s, j, kern_min(end - j, VEC_LANES));
+		(one ? tiles_one : tiles_many)[s->a->kind][power](s, j, kern_min(end - j, VEC_LANES));
 	}
 }
 
@@ -336,6 +372,7 @@ static void part(void *arg, u32 task, u32 thread)
 	const struct kern_recurrent_args *a = j->a;
 	const u32 h = task / j->parts % a->heads, r = task / j->parts / a->heads, column = task % j->parts * j->columns;
 	const u32 first = a->state.query_start[r], end = a->state.query_start[r + 1], column_end = kern_min(column + j->columns, a->value_dim);
+	const u32 block = a->kind == KERN_KDA ? kern_min(BLOCK, FADES / a->key_dim) : BLOCK;
 	const float *ahead = h + 1 < a->heads ? state_of(a, r, h + 1) : r + 1 < a->state.rows ? state_of(a, r + 1, 0) : state_of(a, r, h);
 	struct span s;
 	(void)thread;
@@ -348,9 +385,9 @@ static void part(void *arg, u32 task, u32 thread)
 		s.k = a->k + key;
 		s.v = a->v + value;
 		s.out = a->out + value;
-		s.tokens = kern_min(end - t, BLOCK);
+		s.tokens = kern_min(end - t, block);
 		s.begins = t == first && a->state.context[r] == end - first;
-		factors_of(&s, h, a->decay + row, a->kind == KERN_DELTA ? a->beta + row : NULL);
+		factors_of(&s, h, a->decay + row, a->kind == KERN_SCAN ? NULL : a->beta + row);
 		columns_run(&s, column, column_end, ahead);
 	}
 }

@@ -6,7 +6,7 @@
 
 /* Of one token and head. */
 struct step {
-	double w, d, b;		/* see kern_recurrent_args */
+	double w[KERN_RECURRENT_DIM_MAX], d, b; /* see kern_recurrent_args */
 	double k_scale, q_scale; /* what k and q are multiplied by */
 };
 
@@ -25,12 +25,16 @@ static double length(const float *x, u32 count)
 
 static struct step step_of(const struct kern_recurrent_args *a, u32 t, u32 h, const float *q, const float *k)
 {
-	const size_t at = (size_t)t * a->stride + h;
-	struct step s = {.d = softplus((double)a->decay[at] + (double)a->decay_bias[h]), .k_scale = 1, .q_scale = 1};
-	if (a->kind == KERN_SCAN && a->step_max > 0)
-		s.d = fmin(fmax(s.d, (double)a->step_min), (double)a->step_max);
-	s.w = exp(-exp((double)a->rate_log[h]) * s.d);
-	if (a->kind == KERN_DELTA) {
+	const size_t row = (size_t)t * a->stride, at = row + h;
+	struct step s = {.k_scale = 1, .q_scale = 1};
+	for (u32 i = 0; i < a->key_dim; i++) {
+		const u32 of = a->kind == KERN_KDA ? h * a->key_dim + i : h;
+		s.d = softplus((double)a->decay[row + of] + (double)a->decay_bias[of]);
+		if (a->kind == KERN_SCAN && a->step_max > 0)
+			s.d = fmin(fmax(s.d, (double)a->step_min), (double)a->step_max);
+		s.w[i] = exp(-exp((double)a->rate_log[h]) * s.d);
+	}
+	if (a->kind != KERN_SCAN) {
 		s.b = (a->beta_scale > 0 ? (double)a->beta_scale : 1) / (1 + exp(-(double)a->beta[at]));
 		s.k_scale = 1 / length(k, a->key_dim);
 		s.q_scale = 1 / (length(q, a->key_dim) * sqrt(a->key_dim));
@@ -42,13 +46,13 @@ static struct step step_of(const struct kern_recurrent_args *a, u32 t, u32 h, co
 static float column(const struct kern_recurrent_args *a, const struct step *s, float *S, const float *q, const float *k, double v)
 {
 	double sum = 0, add = s->d * v, out = 0;
-	for (u32 i = 0; i < a->key_dim && a->kind == KERN_DELTA; i++)
-		sum += s->w * S[(size_t)i * a->value_dim] * k[i] * s->k_scale;
-	if (a->kind == KERN_DELTA)
+	for (u32 i = 0; i < a->key_dim && a->kind != KERN_SCAN; i++)
+		sum += s->w[i] * S[(size_t)i * a->value_dim] * k[i] * s->k_scale;
+	if (a->kind != KERN_SCAN)
 		add = s->b * (v - sum);
 	for (u32 i = 0; i < a->key_dim; i++) {
 		float *at = S + (size_t)i * a->value_dim;
-		*at = (float)(s->w * *at + k[i] * s->k_scale * add);
+		*at = (float)(s->w[i] * *at + k[i] * s->k_scale * add);
 		out += (double)*at * q[i];
 	}
 	return (float)(out * s->q_scale);

@@ -32,7 +32,7 @@ static const char *piece(void *arg, const struct kern_state *state)
 
 /* What a token and head are multiplied by. */
 struct factors {
-	double w, d, b, k, q;
+	double w[KERN_RECURRENT_DIM_MAX], d, b, k, q;
 };
 
 static double length(const float *x, u32 count)
@@ -46,11 +46,15 @@ static double length(const float *x, u32 count)
 static struct factors factors_of(const struct kern_recurrent_args *a, u32 t, u32 h, const float *k, const float *q)
 {
 	const size_t at = (size_t)t * a->stride + h;
-	const double x = (double)a->decay[at] + (double)a->decay_bias[h];
-	struct factors f = {.d = x > 30 ? x : log1p(exp(x)), .k = 1, .q = 1};
-	if (a->kind == KERN_SCAN && a->step_max > 0)
-		f.d = fmax(fmin(f.d, (double)a->step_max), (double)a->step_min);
-	f.w = exp(-exp((double)a->rate_log[h]) * f.d);
+	struct factors f = {.k = 1, .q = 1};
+	for (u32 i = 0; i < a->key_dim; i++) {
+		const size_t fade = a->kind == KERN_KDA ? (size_t)h * a->key_dim + i : h;
+		const double x = (double)a->decay[(size_t)t * a->stride + fade] + (double)a->decay_bias[fade];
+		f.d = x > 30 ? x : log1p(exp(x));
+		if (a->kind == KERN_SCAN && a->step_max > 0)
+			f.d = fmax(fmin(f.d, (double)a->step_max), (double)a->step_min);
+		f.w[i] = exp(-exp((double)a->rate_log[h]) * f.d);
+	}
 	if (a->kind == KERN_SCAN)
 		return f;
 	f.b = (a->beta_scale > 0 ? (double)a->beta_scale : 1) / (1 + exp(-(double)a->beta[at]));
@@ -72,11 +76,11 @@ static void step(const struct kern_recurrent_args *a, u32 t, u32 h, double *S, d
 	for (u32 j = 0; j < values; j++) {
 		double found = 0, out = 0;
 		for (u32 i = 0; i < keys; i++)
-			found += f.w * S[i * values + j] * k[i] * f.k;
-		const double add = a->kind == KERN_DELTA ? f.b * (v[j] - found) : f.d * v[j];
+			found += f.w[i] * S[i * values + j] * k[i] * f.k;
+		const double add = a->kind == KERN_SCAN ? f.d * v[j] : f.b * (v[j] - found);
 		for (u32 i = 0; i < keys; i++) {
 			double *at = &S[i * values + j];
-			*at = f.w * *at + k[i] * f.k * add;
+			*at = f.w[i] * *at + k[i] * f.k * add;
 			out += *at * q[i] * f.q;
 			*largest = fmax(*largest, fabs(*at));
 		}
@@ -155,6 +159,11 @@ static const char *runs(struct check *c, u32 target, struct kern_recurrent_args 
 	return problem ? problem : check_rows_kept(r, data[0]);
 }
 
+static u32 decays(const struct kern_recurrent_args *a)
+{
+	return a->kind == KERN_KDA ? a->heads * a->key_dim : a->heads;
+}
+
 /* Now and then steps near 0 and far above, keys of zeros, and keys and queries that are large. */
 static void unusual(struct check *c, const struct kern_recurrent_args *a, const struct check_rows *r, float *in)
 {
@@ -162,10 +171,10 @@ static void unusual(struct check *c, const struct kern_recurrent_args *a, const 
 	for (u32 t = 0; t < r->tokens; t++) {
 		float *decay = in + (a->decay - in) + (size_t)t * a->stride, *k = in + (a->k - in) + (size_t)t * a->stride;
 		const u32 kind = check_random(c, 8);
-		for (u32 h = 0; h < a->heads; h++)
+		for (u32 h = 0; h < decays(a); h++)
 			decay[h] = check_random(c, 8) == 0 ? steps[check_random(c, COUNT_OF(steps))] : decay[h] * 4;
 		for (u32 i = 0; i < a->key_heads * a->key_dim && kind < 2; i++)
-			k[i] *= kind == 0 ? 0 : a->kind == KERN_DELTA ? 1000 : 2;
+			k[i] *= kind == 0 ? 0 : a->kind == KERN_SCAN ? 2 : 1000;
 	}
 }
 
@@ -175,14 +184,14 @@ static void recurrence_case(struct check *c, u32 target, const struct recurrence
 	check_rows_make(c, &r, s->pattern, (size_t)s->heads * s->key_dim * s->value_dim);
 	struct kern_recurrent_args a = {.heads = s->heads, .key_heads = s->key_heads, .key_dim = s->key_dim, .value_dim = s->value_dim, .kind = s->kind};
 	const u32 keys = s->key_heads * s->key_dim, values = s->heads * s->value_dim;
-	a.stride = 2 * keys + values + 2 * s->heads + 5 * LOOSE;
+	a.stride = 2 * keys + values + decays(&a) + s->heads + 5 * LOOSE;
 	float *in = check_floats(c, (size_t)r.tokens * a.stride + 1, false);
-	float *bias = check_floats(c, s->heads, false), *rates = check_floats(c, s->heads, false);
+	float *bias = check_floats(c, decays(&a), false), *rates = check_floats(c, s->heads, false);
 	a.q = in;
 	a.k = a.q + keys + LOOSE;
 	a.v = a.k + keys + LOOSE;
 	a.decay = a.v + values + LOOSE;
-	a.beta = s->kind == KERN_DELTA ? a.decay + s->heads + LOOSE : NULL;
+	a.beta = s->kind == KERN_SCAN ? NULL : a.decay + decays(&a) + LOOSE;
 	a.decay_bias = bias;
 	a.rate_log = rates;
 	a.skip = s->kind == KERN_SCAN ? check_floats(c, s->heads, false) : NULL;
@@ -192,9 +201,10 @@ static void recurrence_case(struct check *c, u32 target, const struct recurrence
 	for (u32 h = 0; h < s->heads; h++)
 		rates[h] *= 3;
 	unusual(c, &a, &r, in);
+	static const char *const kinds[] = {[KERN_DELTA] = "delta", [KERN_SCAN] = "scan", [KERN_KDA] = "kda"};
 	const char *problem = runs(c, target, &a, &r, in);
 	check_case_end(c, problem, "recurrent=%s %s heads=%u/%u keys=%u values=%u rows=%u limits=%d", c->targets[target].ops.recurrent_variant,
-		       s->kind == KERN_DELTA ? "delta" : "scan", s->heads, s->key_heads, s->key_dim, s->value_dim, s->pattern, s->limits);
+		       kinds[s->kind], s->heads, s->key_heads, s->key_dim, s->value_dim, s->pattern, s->limits);
 }
 
 void check_recurrence(struct check *c, u32 target)
@@ -204,9 +214,9 @@ void check_recurrence(struct check *c, u32 target)
 					{2, 1, 128, 128}, {3, 3, 40, 100}, {1, 1, 3, 512}, {1, 1, 512, 9},  {2, 1, 256, 129}, {5, 5, 24, 31}};
 	for (u32 s = 0; s < COUNT_OF(shapes); s++)
 		for (u32 pattern = 0; pattern < CHECK_ROWS_PATTERNS; pattern++)
-			for (u32 kind = 0; kind < 2; kind++) {
+			for (u32 kind = KERN_DELTA; kind <= KERN_KDA; kind++) {
 				const struct recurrence_shape one = {
-					shapes[s][0], shapes[s][1], shapes[s][2], shapes[s][3], pattern, kind ? KERN_SCAN : KERN_DELTA, (s + pattern) % 2};
+					shapes[s][0], shapes[s][1], shapes[s][2], shapes[s][3], pattern, (enum kern_recurrence)kind, (s + pattern) % 2};
 				if (pattern + 1 < CHECK_ROWS_PATTERNS || s % 3 == 1)
 					recurrence_case(c, target, &one);
 			}

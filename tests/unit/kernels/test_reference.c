@@ -400,6 +400,22 @@ Test(reference, the_delta_rule_adds_a_part_of_what_a_key_does_not_find)
 	near_to(state[0], 1.25 - 0.5 * (1 + 1.25));
 }
 
+/* Of a key of two values one is halved, and one is divided by four. */
+Test(reference, kimis_delta_attention_lets_every_value_of_a_key_fade_by_itself)
+{
+	struct kern_ops ops = ref_ops();
+	const u32 query_start[2] = {0, 1}, context[1] = {9}, slots[1] = {0};
+	const float q[2] = {1000, 0}, k[2] = {3000, 4000}, v[1] = {4.8f}, decay[2] = {0, 1}, bias[2] = {0, logf(3) - 1}, zero[1] = {0};
+	float state[2] = {4, 8}, out[1];
+	struct kern_recurrent_args a = {.out = out, .q = q, .k = k, .v = v, .decay = decay, .beta = zero, .decay_bias = bias, .rate_log = zero,
+					.kind = KERN_KDA, .heads = 1, .key_heads = 1, .key_dim = 2, .value_dim = 1, .stride = 2};
+	a.state = (struct kern_state){.data = state, .stride = 2, .query_start = query_start, .context = context, .slots = slots, .rows = 1};
+	cr_assert_eq(ops.recurrent(NULL, &a), ERR_OK);
+	near_to(state[0], 2 + 0.5 * (4.8 - 2.8) * 0.6);
+	near_to(state[1], 2 + 0.5 * (4.8 - 2.8) * 0.8);
+	near_to(out[0], 2.6 / sqrt(2));
+}
+
 Test(reference, a_scan_keeps_its_steps_within_limits)
 {
 	struct kern_ops ops = ref_ops();
