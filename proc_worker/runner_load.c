@@ -11,6 +11,7 @@
 #include "common/region.h"
 #include "common/step_digest.h"
 #include "proc_worker/host_memory.h"
+#include "proc_worker/model/latent.h"
 #include "proc_worker/model/tensor_names.h"
 
 enum {
@@ -404,7 +405,7 @@ static enum err make_decoder(struct runner *r, struct err_msg *em)
 				     .hidden = r->model.hidden,
 				     .intermediate = widest_mlp(&r->shard),
 				     .experts = r->model.experts,
-				     .attended = r->model.arch->latent ? r->shard.heads * r->model.latent.value : 0,
+				     .attended = r->model.arch->latent ? latent_attended_width(&r->model, &r->shard) : 0,
 				     .lora_rank = r->loras.rank_sum_max,
 				     .vocab = r->model.vocab_size,
 				     .context = r->max_model_len,

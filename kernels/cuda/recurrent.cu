@@ -411,7 +411,7 @@ CUDA_OP(recurrent)
 {
 	struct recurrent p = {*a, 0, false, false};
 	const struct kern_state *s = &a->state;
-	if (a->key_dim > KERN_RECURRENT_DIM_MAX || (u64)a->key_dim * a->value_dim > UINT32_MAX)
+	if (a->kind == KERN_KDA || a->key_dim > KERN_RECURRENT_DIM_MAX || (u64)a->key_dim * a->value_dim > UINT32_MAX)
 		return ERR_UNSUPPORTED;
 	if (a->key_dim == 0 || a->key_heads == 0)
 		return ERR_INVALID;

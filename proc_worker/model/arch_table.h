@@ -48,6 +48,8 @@ enum weight_slot {
 	SLOT_C_NORM,
 	SLOT_DT_PROJ,
 	SLOT_RATES,
+	SLOT_DECAY_B, /* of RECURRENT_KDA: decays and gates from what SLOT_QKV makes of them first */
+	SLOT_GATE_B,
 	SLOT_STATE_OUT, /* where attention stands beside that: its last product, SLOT_ATTN_OUT being attention's */
 	SLOT_ATTN_OUT,
 	SLOT_ATTN_OUT_BIAS,
@@ -262,6 +264,7 @@ enum recurrent_kind {
 	RECURRENT_DELTA, /* the gated delta rule (Qwen 3.5): q, k, v, gate, beta, decay */
 	RECURRENT_SCAN,	 /* Mamba 2: v, k, q, gate, decay */
 	RECURRENT_SELECTIVE, /* Mamba: x, gate */
+	RECURRENT_KDA,	 /* Kimi delta attention: q, k, v, beta, what SLOT_DECAY_B reads, what SLOT_GATE_B reads */
 };
 
 /* Fields of config.json that a family has, and what it computes differently from Llama. */
@@ -335,11 +338,11 @@ struct arch {
 	u32 state_head_dim; /* of RECURRENT_SCAN: values of a head, where "mamba_d_head" says nothing else; 0: "mamba_expand" says it */
 	u32 state_groups, state_key_dim; /* "mamba_n_groups", "mamba_d_state"; 0: 1 and 256 */
 	bool attention_free; /* all layers keep a state and have no MLP, and nothing rotates: config_selective.c */
-	bool unrotated; /* layers of attention do not rotate, and no positions are added */
 	bool select_norms, plain_select_norms; /* of RECURRENT_SELECTIVE: step, key and query have norms; without weights */
 	bool state_tiled; /* of RECURRENT_DELTA: files in GGUF have heads of values in another order (tiles.h) */
 	bool state_as_attention; /* sizes of RECURRENT_DELTA follow from those of attention where nothing says them */
 	f32 gate_eps;		 /* of the norm of what such layers make; 0: that of the other norms */
+	bool unrotated;		 /* nothing rotates, whatever "rope_theta" says where `rope_theta` is not 0: the causal mask and the states tell positions */
 	bool rope_nullable;	 /* "rope_theta" must be there, and may be null: nothing rotates */
 	bool output_gate; /* every head has a gate, behind its query in q_proj or in a tensor of its own, which its output is weighed by: model_config.output_gate */
 	bool window_needed; /* of ARCH_WINDOW_ROPE: "sliding_window" is a number, for layers without a window never rotate */

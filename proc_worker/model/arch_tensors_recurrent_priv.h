@@ -135,6 +135,37 @@ static const struct arch_tensor OLMO_HYBRID[] = {
 	MLP,
 };
 
+/* Kimi delta attention, or attention over latents; experts under the names of Mixtral's. */
+#define KDA_ROWS(slot, name, rows, columns) {slot, ATTENTION name, rows, columns, SPLIT_ROWS, WHEN_RECURRENT}
+#define KDA_LOW(name) {SLOT_QKV, ATTENTION name, DIM_STATE_VALUE, DIM_HIDDEN, SPLIT_NONE, WHEN_RECURRENT}
+#define KIMI_MOE LAYER "block_sparse_moe."
+#define KIMI_SHARED KIMI_MOE "shared_experts."
+/* What transformers saves has the MLPs of layers without experts under their name, too. */
+#define KIMI_MLP(at, slot, name, rows, columns, split, ...) \
+	{slot, LAYER at name, rows, columns, split, WHEN_DENSE, .apart_as = KIMI_MOE "down_proj.weight", __VA_ARGS__}
+#define KIMI_DENSE(at, ...) \
+	KIMI_MLP(at, SLOT_GATE_UP, "gate_proj.weight", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, __VA_ARGS__), \
+	KIMI_MLP(at, SLOT_GATE_UP, "up_proj.weight", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, __VA_ARGS__), \
+	KIMI_MLP(at, SLOT_DOWN, "down_proj.weight", DIM_HIDDEN, DIM_INTERMEDIATE, SPLIT_COLUMNS, __VA_ARGS__)
+static const struct arch_tensor KIMI_LINEAR[] = {
+	EMBEDDINGS, NORMS, LATENT_ATTENTION,
+	KDA_ROWS(SLOT_QKV, "q_proj.weight", DIM_STATE_KEYS, DIM_HIDDEN), KDA_ROWS(SLOT_QKV, "k_proj.weight", DIM_STATE_KEYS, DIM_HIDDEN),
+	KDA_ROWS(SLOT_QKV, "v_proj.weight", DIM_STATE_VALUES, DIM_HIDDEN), KDA_ROWS(SLOT_QKV, "b_proj.weight", DIM_STATE_HEADS, DIM_HIDDEN),
+	KDA_LOW("f_a_proj.weight"), KDA_LOW("g_a_proj.weight"),
+	KDA_ROWS(SLOT_CONV, "q_conv1d.weight", DIM_STATE_KEYS, DIM_TAPS), KDA_ROWS(SLOT_CONV, "k_conv1d.weight", DIM_STATE_KEYS, DIM_TAPS),
+	KDA_ROWS(SLOT_CONV, "v_conv1d.weight", DIM_STATE_VALUES, DIM_TAPS),
+	KDA_ROWS(SLOT_RATE_LOG, "A_log", DIM_STATE_HEADS, DIM_NONE), KDA_ROWS(SLOT_DECAY_BIAS, "dt_bias", DIM_STATE_KEYS, DIM_NONE),
+	KDA_ROWS(SLOT_DECAY_B, "f_b_proj.weight", DIM_STATE_KEYS, DIM_STATE_VALUE), KDA_ROWS(SLOT_GATE_B, "g_b_proj.weight", DIM_STATE_VALUES, DIM_STATE_VALUE),
+	{SLOT_GATE_NORM, ATTENTION "o_norm.weight", DIM_STATE_VALUE, DIM_NONE, SPLIT_NONE, WHEN_RECURRENT},
+	{SLOT_ATTN_OUT, ATTENTION "o_proj.weight", DIM_HIDDEN, DIM_STATE_VALUES, SPLIT_COLUMNS, WHEN_RECURRENT},
+	KIMI_DENSE("mlp.", .apart = false), KIMI_DENSE("block_sparse_moe.", .apart = true),
+	EXPERTS("block_sparse_moe.gate.weight", MIXTRAL_EXPERT "w1.weight", MIXTRAL_EXPERT "w3.weight", MIXTRAL_EXPERT "w2.weight"),
+	{SLOT_CHOICE_BIAS, KIMI_MOE "gate.e_score_correction_bias", DIM_EXPERTS, DIM_NONE, SPLIT_NONE, WHEN_EXPERTS},
+	{SLOT_GATE_UP, KIMI_SHARED "gate_proj.weight", DIM_SHARED_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, WHEN_SHARED},
+	{SLOT_GATE_UP, KIMI_SHARED "up_proj.weight", DIM_SHARED_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, WHEN_SHARED},
+	{SLOT_DOWN, KIMI_SHARED "down_proj.weight", DIM_HIDDEN, DIM_SHARED_INTERMEDIATE, SPLIT_COLUMNS, WHEN_SHARED},
+};
+
 /* Mamba 2, or attention; `at`: in front of the names of the former. */
 #define MAMBA_PART(slot, name, rows, columns, when_, whole_, before_, scale_) \
 	{slot, name, rows, columns, SPLIT_ROWS, when_, .whole = whole_, .before = before_, .scale = scale_}

@@ -370,6 +370,7 @@ static const struct {
 	{"mamba_d_ssm", 0, NAN},
 	{"mamba_rms_norm", 0, NAN},
 	{"mamba_norm_before_gate", 0, NAN},
+	{"linear_attn_config", 0, NAN},
 	{"mlp_expansion_factor", 0, NAN}, /* of how wide the MLP is, which another field says */
 	{"projectors_bias", 0, 0},
 };
@@ -404,6 +405,8 @@ static const struct {
 	{"route_norm", 0, true},
 	{"mamba_inner_layernorms", 0, true},
 	{"rms_norm", 0, true},
+	{"mla_use_nope", 0, true},
+	{"use_grouped_topk", 0, true},
 	{"tie_word_embeddings", 0, false}, /* which programs disagree about */
 };
 

@@ -43,7 +43,10 @@ static enum err check_twice(json_val v, const char *name, u32 value, const char 
 static enum err check_head_dim(const struct model_config *c, json_val v, struct err_msg *em)
 {
 	const struct latent_config *l = &c->latent;
+	u64 given;
 
+	if (c->arch->unrotated && json_uint(json_get(v, "head_dim"), &given) && (given == c->hidden / c->heads || given == l->key + l->rope))
+		return ERR_OK; /* how others write it down, of whom nobody reads it */
 	if (arch_has_own(c->arch, "head_dim"))
 		return check_twice(v, "head_dim", l->key + l->rope, "\"qk_nope_head_dim\" and \"qk_rope_head_dim\" together", em);
 	return check_twice(v, "head_dim", l->rope, "\"qk_rope_head_dim\"", em);

@@ -86,6 +86,10 @@ MUST_CHECK enum err config_read_selective(struct model_config *c, json_val v, st
 
 /* Which layers of a family with arch.recurrent keep a state, and what it is, with `c` filled up to the arithmetic. */
 MUST_CHECK enum err config_read_recurrent(struct model_config *c, json_val v, struct err_msg *em);
+/* Of a family with Kimi delta attention, by `own`, its "linear_attn_config": which layers keep a state, if it lists them (`*ruled`). */
+MUST_CHECK enum err config_mark_kda(struct model_config *c, json_val own, bool *ruled, struct err_msg *em);
+/* And of which sizes it is, in there or beside. */
+MUST_CHECK enum err config_read_kda(struct model_config *c, json_val v, struct err_msg *em);
 /* Whether it is one of the fields that say this in a family. */
 bool config_is_recurrent_field(const struct arch *arch, const char *name);
 /* This rank's share of such layers; `s` has the ranks. ERR_INVALID: they cannot be divided like that; names the number and which counts would do. */

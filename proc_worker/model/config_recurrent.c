@@ -38,6 +38,10 @@ static const struct {
 	{"linear_value_head_dim", RECURRENT_DELTA},
 	{"linear_num_key_heads", RECURRENT_DELTA},
 	{"linear_num_value_heads", RECURRENT_DELTA},
+	{"linear_attn_config", RECURRENT_KDA},
+	{"linear_head_dim", RECURRENT_KDA},
+	{"linear_num_heads", RECURRENT_KDA},
+	{"linear_conv_kernel_dim", RECURRENT_KDA},
 	{"mamba_n_heads", RECURRENT_SCAN},
 	{"mamba_n_groups", RECURRENT_SCAN},
 	{"mamba_d_state", RECURRENT_SCAN},
@@ -139,15 +143,20 @@ static enum err mark_listed(struct model_config *c, json_val list, const char *r
 static enum err mark_layers(struct model_config *c, json_val v, struct err_msg *em)
 {
 	static const char *const rules[] = {"full_attn_idxs", "attn_layer_indices"};
-	const bool by_interval = c->arch->recurrent == RECURRENT_DELTA;
+	const bool by_interval = c->arch->recurrent == RECURRENT_DELTA, kda = c->arch->recurrent == RECURRENT_KDA;
 	const bool by_period = arch_has_own(c->arch, "attn_layer_period");
-	const char *rule = by_interval ? "full_attention_interval" : by_period ? "attn_layer_period" : NULL;
+	const char *rule = by_interval ? "full_attention_interval" : by_period ? "attn_layer_period" : kda ? "linear_attn_config" : NULL;
 	json_val types = json_get(v, "layer_types");
 	enum err e = ERR_OK;
 
 	for (size_t i = 0; i < COUNT_OF(rules); i++)
 		rule = arch_has_own(c->arch, rules[i]) ? rules[i] : rule;
-	const bool ruled = by_period || (rule && json_present(json_get(v, rule))), listed = json_present(types);
+	const bool listed = json_present(types);
+	bool ruled = by_period || (rule && json_present(json_get(v, rule)));
+	if (kda && ruled)
+		e = config_mark_kda(c, json_get(v, rule), &ruled, em);
+	if (e)
+		return e;
 	if (!by_interval && !ruled && !listed)
 		return err_set(em, ERR_FORMAT, "config.json: \"layer_types\" is missing; of a %s it must be an array of %u strings (num_hidden_layers), each %s or full_attention",
 			       c->arch->name, c->layers, c->arch->recurrent_layer);
@@ -155,7 +164,7 @@ static enum err mark_layers(struct model_config *c, json_val v, struct err_msg *
 		e = mark_interval(c, v, em);
 	else if (by_period)
 		e = config_mark_period(c, v, em);
-	else if (ruled)
+	else if (ruled && !kda)
 		e = mark_indexed(c, json_get(v, rule), rule, em);
 	if (!e && listed)
 		e = mark_listed(c, types, ruled ? rule : NULL, em);
@@ -477,6 +486,8 @@ enum err config_read_recurrent(struct model_config *c, json_val v, struct err_ms
 	case RECURRENT_SELECTIVE:
 		e = read_taps(c, v, "mamba_d_conv", SCAN_TAPS, em);
 		return e ? e : config_read_selective(c, v, em);
+	case RECURRENT_KDA:
+		return config_read_kda(c, v, em);
 	case RECURRENT_NONE:
 		break;
 	}

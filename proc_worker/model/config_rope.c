@@ -507,19 +507,23 @@ static enum err read_global_rope(struct model_config *c, json_val v, json_val pa
 				     c->global_head_dim);
 }
 
-/* Positions are learned, or none are told: nothing rotates, and no field may say that something does. */
+/* Positions are learned, or none are told: nothing rotates, and no field may say that something does, but for a base that files of such a family state
+ * all the same. */
 static enum err read_no_rotation(struct model_config *c, json_val v, struct err_msg *em)
 {
-	static const char *const fields[] = {"rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor"};
+	static const char *const fields[] = {"rope_scaling", "rope_parameters", "partial_rotary_factor", "rope_theta"};
+	const bool stated = c->arch->unrotated && c->arch->rope_theta > 0;
+	const u32 dim = c->arch->latent ? c->latent.rope : c->arch->unrotated ? 2 : c->head_dim;
+	double theta;
 
-	for (size_t i = 0; i < COUNT_OF(fields); i++)
+	for (size_t i = 0; i < COUNT_OF(fields) - stated; i++)
 		if (json_present(json_get(v, fields[i])))
-			return err_set(em, ERR_UNSUPPORTED, "config.json: \"%s\" is set, which is not supported for %s", fields[i],
+			return err_set(em, ERR_UNSUPPORTED, "config.json: \"%s\" is set, which is not supported for %s: nothing rotates there", fields[i],
 				       c->arch->name);
-	c->rope = (struct rope_config){.kind = ROPE_PLAIN, .dim = c->arch->unrotated ? 2 : c->head_dim, .theta = 10000, .factor = 1, .attention_factor = 1};
+	c->rope = (struct rope_config){.kind = ROPE_PLAIN, .dim = dim, .theta = 10000, .factor = 1, .attention_factor = 1};
 	for (u32 i = 0; i < c->layers; i++)
 		c->layer_flags[i] |= LAYER_NO_ROPE;
-	return ERR_OK;
+	return stated ? config_may_positive(v, "rope_theta", c->arch->rope_theta, &theta, em) : ERR_OK;
 }
 
 /* Some files say twice which context was stretched. */

@@ -133,7 +133,7 @@ static const struct kern_weight *matrix_after(const struct decoder *d, u32 index
 	const struct layer_weights *l = &weights->layers[index];
 
 	if (w == &l->qkv)
-		return l->q_b.n ? &l->q_b : l->x_proj.n ? &l->x_proj : l->state_out.n ? &l->state_out : &l->attn_out;
+		return l->q_b.n ? &l->q_b : l->x_proj.n ? &l->x_proj : l->decay_b.n ? &l->decay_b : l->state_out.n ? &l->state_out : &l->attn_out;
 	if (w == &l->state_out)
 		return &l->attn_out;
 	if (w == &l->attn_out && !(d->config.model->layer_flags[index] & LAYER_NO_MLP))
@@ -163,7 +163,7 @@ static struct kern_matmul_args product_args(const struct decoder *d, float *out,
 static struct kern_matmul_args attention_args(const struct decoder *d, float *out, bool accumulate, u32 index, u32 tokens)
 {
 	const struct kern_weight *w = &d->config.weights->layers[index].attn_out;
-	const bool latent = d->config.model->arch->latent;
+	const bool latent = decoder_is_latent(d, index);
 	const float *x = latent ? d->values : d->qkv + decoder_mixed_at(d, index);
 	struct kern_matmul_args a = product_args(d, out, accumulate, x, w, NULL, index, tokens);
 
@@ -434,20 +434,22 @@ static enum err project(struct decoder *d, u32 index, u32 tokens, struct err_msg
 {
 	const struct decoder_config *c = &d->config;
 	const struct kern_weight *w = &c->weights->layers[index].qkv;
-	float *out = c->model->arch->latent ? d->low : d->qkv;
-	const bool now = c->model->arch->latent || c->model->output_gate || decoder_is_recurrent(d, index);
+	const bool latent = decoder_is_latent(d, index), now = latent || c->model->output_gate || decoder_is_recurrent(d, index);
 	const float *bias = now ? c->weights->layers[index].qkv_bias : NULL; /* of others rope_kv adds it */
 	const struct kern_matmul_fusion fusion = {.norm_weight = d->unnormed, .norm_eps = c->model->norm_eps};
-	struct kern_matmul_args a = product_args(d, out, false, d->x, w, bias, index, tokens);
+	struct kern_matmul_args a = product_args(d, latent ? d->low : d->qkv, false, d->x, w, bias, index, tokens);
 	enum err e = ERR_UNSUPPORTED;
 
 	a.fusion = &fusion;
+	a.out_stride = latent ? w->n : decoder_qkv_stride(d, index);
 	if (d->unnormed && !c->model->parallel) /* there the MLP reads it once more */
 		e = c->ops->matmul(c->ctx, &a);
 	if (e != ERR_UNSUPPORTED)
 		return decoder_failed(e, "matmul of a norm", em);
 	e = norm_input(d, 0, tokens, em);
-	return e ? e : decoder_product(d, out, d->input, w, bias, index, tokens, em);
+	a.x = d->input;
+	a.fusion = NULL;
+	return e ? e : decoder_failed(c->ops->matmul(c->ctx, &a), "matmul", em);
 }
 
 /* Whether attention's last product goes with the MLP's: nothing but the MLP's norm comes between them. */
@@ -464,7 +466,7 @@ static enum err attention_block(struct decoder *d, u32 index, const struct input
 				const struct kern_kv *kv, struct err_msg *em)
 {
 	const struct layer_weights *w = &d->config.weights->layers[index];
-	const bool latent = d->config.model->arch->latent;
+	const bool latent = decoder_is_latent(d, index);
 	u32 tokens = d->narrowed ? in->rows : in->tokens; /* by an earlier layer */
 
 	enum err e = product_input(d, w->attn_norm, w->attn_norm_bias, tokens, em);

@@ -31,6 +31,7 @@ enum err decoder_product(struct decoder *d, float *out, const float *x, const st
 
 bool decoder_is_recurrent(const struct decoder *d, u32 index);
 bool decoder_is_beside(const struct decoder *d, u32 index);
+bool decoder_is_latent(const struct decoder *d, u32 index); /* attends to latents */
 /* Floats from a token's queries, keys and values, or what a layer has instead or beside them, to the next one's; where in a row queries begin; and
  * where the layer's last product reads. */
 u32 decoder_qkv_stride(const struct decoder *d, u32 index);

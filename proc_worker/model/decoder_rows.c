@@ -12,6 +12,8 @@ u32 decoder_qkv_stride(const struct decoder *d, u32 index)
 	const struct model_shard *s = d->config.shard;
 	const struct model_config *m = d->config.model;
 
+	if (decoder_is_recurrent(d, index)) /* where there may be more than SLOT_QKV makes */
+		return recurrent_layout(m, s).stride;
 	return m->arch->latent ? (s->heads + 2 * s->kv_heads) * m->head_dim : d->config.weights->layers[index].qkv.n;
 }
 
@@ -23,6 +25,11 @@ bool decoder_is_recurrent(const struct decoder *d, u32 index)
 bool decoder_is_beside(const struct decoder *d, u32 index)
 {
 	return d->config.model->layer_flags[index] & LAYER_BESIDE;
+}
+
+bool decoder_is_latent(const struct decoder *d, u32 index)
+{
+	return d->config.model->arch->latent && !decoder_is_recurrent(d, index);
 }
 
 u32 decoder_attention_at(const struct decoder *d, u32 index)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "proc_worker/model/decoder_priv.h"
+#include "proc_worker/model/recurrent.h"
 
 /* Whatever config.json says of other norms. */
 static const f32 NORM_EPS = 1e-6f;
@@ -24,6 +25,13 @@ u32 latent_head_width(const struct model_config *m)
 	u32 width = m->head_dim > latent_query_width(m) ? m->head_dim : latent_query_width(m);
 
 	return m->latent.value > width ? m->latent.value : width;
+}
+
+u32 latent_attended_width(const struct model_config *m, const struct model_shard *s)
+{
+	const u32 attended = s->heads * m->latent.value, mixed = recurrent_layout(m, s).out_width;
+
+	return attended > mixed ? attended : mixed;
 }
 
 void latent_norm_args_init(struct qk_norm_args *a, const struct model_config *m, const struct layer_weights *w, u32 tokens, float *low,

@@ -14,6 +14,9 @@ u32 latent_low_width(const struct model_config *m, const struct model_shard *s);
 /* What a head has in decoder.q and decoder.attended at most: they hold other things in between. */
 u32 latent_head_width(const struct model_config *m);
 
+/* Inputs of a rank's last product of a layer's attention, or of what layers have instead, if that has more. */
+u32 latent_attended_width(const struct model_config *m, const struct model_shard *s);
+
 /* What the ops of norms are told of the queries' low rank, if they have one, and of the latent behind it, in `low` [tokens][w->qkv.n], in place; every
  * rank has all of both. `squares` [tokens][2]. All pointers are borrowed, and all of memory that the ops compute in. */
 void latent_norm_args_init(struct qk_norm_args *a, const struct model_config *m, const struct layer_weights *w, u32 tokens, float *low,

@@ -1,5 +1,5 @@
-/* Recurrent layers on the CPU: a short convolution alone (LFM2), or one in front of the gated delta rule (Qwen 3.5) or of Mamba, whose first
- * generation selective.c has. Runs in the
+/* Recurrent layers on the CPU: a short convolution alone (LFM2), or one in front of the gated delta rule (Qwen 3.5), of Kimi delta attention or of
+ * Mamba, whose first generation selective.c has. Runs in the
  * worker, in every step of models that have them; owns no memory, never allocates. */
 #include "proc_worker/model/recurrent.h"
 
@@ -26,6 +26,11 @@ static struct recurrent_layout lay_out(const struct model_config *m, const struc
 						 .out_width = values, .width = mixed + values + heads};
 	case RECURRENT_SELECTIVE:
 		return (struct recurrent_layout){.channels = heads, .gate = heads, .out_width = heads, .width = 2 * heads};
+	case RECURRENT_KDA:
+		return (struct recurrent_layout){.channels = mixed, .k = keys, .v = 2 * keys, .beta = mixed, .low_decay = mixed + heads,
+						 .low_gate = mixed + heads + r->key_dim, .decay = mixed + heads + 2 * r->key_dim,
+						 .gate = mixed + heads + 2 * r->key_dim + keys, .out = 2 * keys, .out_width = values,
+						 .width = mixed + heads + 2 * r->key_dim + keys + values, .tail = keys + values};
 	case RECURRENT_NONE:
 		break;
 	}
@@ -81,18 +86,18 @@ static enum err recur(struct decoder *d, u32 index, const struct recurrent_layou
 {
 	const struct layer_weights *w = &d->config.weights->layers[index];
 	const struct recurrent_config *r = &d->config.model->recurrent;
-	const bool delta = r->kind == RECURRENT_DELTA;
+	const bool scan = r->kind == RECURRENT_SCAN;
 	struct kern_recurrent_args a = {.out = d->qkv + l->out,
 					.q = d->qkv + l->q,
 					.k = d->qkv + l->k,
 					.v = d->qkv + l->v,
 					.decay = d->qkv + l->decay,
-					.beta = delta ? d->qkv + l->beta : NULL,
+					.beta = scan ? NULL : d->qkv + l->beta,
 					.decay_bias = w->decay_bias,
 					.rate_log = w->rate_log,
 					.skip = w->skip,
 					.state = *state,
-					.kind = delta ? KERN_DELTA : KERN_SCAN,
+					.kind = scan ? KERN_SCAN : r->kind == RECURRENT_KDA ? KERN_KDA : KERN_DELTA,
 					.heads = d->config.shard->recurrent_heads,
 					.key_heads = d->config.shard->recurrent_key_heads,
 					.key_dim = r->key_dim,
@@ -111,8 +116,9 @@ static enum err recur(struct decoder *d, u32 index, const struct recurrent_layou
 /* The delta rule's norm is of each head and before the gate, that of Mamba 2 of each group of heads with one key and behind it. */
 static enum err gate(struct decoder *d, const struct layer_weights *w, const struct recurrent_layout *l, u32 tokens, struct err_msg *em)
 {
-	const bool delta = d->config.model->recurrent.kind == RECURRENT_DELTA;
-	const u32 groups = delta ? d->config.shard->recurrent_heads : d->config.shard->recurrent_key_heads;
+	const enum recurrent_kind kind = d->config.model->recurrent.kind;
+	const bool scan = kind == RECURRENT_SCAN;
+	const u32 groups = scan ? d->config.shard->recurrent_key_heads : d->config.shard->recurrent_heads;
 	struct kern_gate_args a = {.x = d->qkv + l->out,
 				   .gate = d->qkv + l->gate,
 				   .weight = w->gate_norm,
@@ -121,10 +127,33 @@ static enum err gate(struct decoder *d, const struct layer_weights *w, const str
 				   .groups = groups,
 				   .width = l->out_width / groups,
 				   .stride = l->stride,
-				   .gate_first = !delta && !d->config.model->recurrent.norm_first,
-				   .weights_apart = !delta};
+				   .sigmoid = kind == RECURRENT_KDA,
+				   .gate_first = scan && !d->config.model->recurrent.norm_first,
+				   .weights_apart = scan};
 
 	return decoder_failed(d->config.ops->gate(d->config.ctx, &a), "gate", em);
+}
+
+/* Decays and gates of Kimi delta attention, from what the first product makes of them. */
+static enum err expand(struct decoder *d, const struct layer_weights *w, const struct recurrent_layout *l, u32 tokens, struct err_msg *em)
+{
+	const struct {
+		const struct kern_weight *w, *next;
+		u32 from, to;
+	} products[] = {{&w->decay_b, &w->gate_b, l->low_decay, l->decay}, {&w->gate_b, &w->attn_out, l->low_gate, l->gate}};
+	enum err e = ERR_OK;
+
+	for (size_t i = 0; !e && i < COUNT_OF(products); i++) {
+		const struct kern_matmul_args a = {.out = d->qkv + products[i].to,
+						   .x = d->qkv + products[i].from,
+						   .w = products[i].w,
+						   .tokens = tokens,
+						   .x_stride = l->stride,
+						   .out_stride = l->stride,
+						   .next = products[i].next};
+		e = decoder_failed(d->config.ops->matmul(d->config.ctx, &a), "matmul", em);
+	}
+	return e;
 }
 
 /* Rows [first, first + rows) of the step. */
@@ -201,7 +230,10 @@ enum err recurrent_mix(struct decoder *d, u32 index, const struct inputs *in, st
 
 	const struct kern_weight *last = w->state_out.n ? &w->state_out : &w->attn_out;
 
-	ASSERT(w->qkv.n == l.stride && last->k == l.out_width && !d->narrowed);
-	enum err e = in->save_count ? run_and_save(d, index, in, em) : run(d, index, &all, em);
+	ASSERT(w->qkv.n + l.tail == l.stride && last->k == l.out_width && !d->narrowed);
+	enum err e = d->config.model->recurrent.kind == RECURRENT_KDA ? expand(d, w, &l, in->tokens, em) : ERR_OK;
+	if (e)
+		return e;
+	e = in->save_count ? run_and_save(d, index, in, em) : run(d, index, &all, em);
 	return e || d->config.model->recurrent.kind == RECURRENT_CONV ? e : gate(d, w, &l, in->tokens, em);
 }

@@ -4,12 +4,14 @@
 
 #include "proc_worker/model/decoder.h"
 
-/* Of a token's row, which SLOT_QKV makes: where each part begins and how much there is, in floats, on one rank. */
+/* Of a token's row, which SLOT_QKV makes, all but the tail: where each part begins and how much there is, in floats, on one rank. */
 struct recurrent_layout {
 	u32 channels;		    /* the convolution's */
 	u32 q, k, v, gate, beta, decay; /* of RECURRENT_CONV v is x, k is `before` and gate is `behind` */
+	u32 low_decay, low_gate;    /* of RECURRENT_KDA: what products of their own make decays and gates of */
 	u32 out, out_width;	    /* where recurrent_mix leaves what the last product reads */
 	u32 width;		    /* all of it */
+	u32 tail;		    /* of that, the last, which SLOT_QKV does not make */
 	u32 stride; /* to the next token's: with LAYER_BESIDE queries, keys and values of attention come behind it */
 };
 struct recurrent_layout recurrent_layout(const struct model_config *m, const struct model_shard *s);

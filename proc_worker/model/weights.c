@@ -327,6 +327,8 @@ void model_weights_fini(struct model_weights *w)
 	for (u32 i = 0; w->layers && i < w->layer_count; i++) {
 		kern_weight_fini(&w->layers[i].qkv);
 		kern_weight_fini(&w->layers[i].q_b);
+		kern_weight_fini(&w->layers[i].decay_b);
+		kern_weight_fini(&w->layers[i].gate_b);
 		kern_weight_fini(&w->layers[i].attn_out);
 		kern_weight_fini(&w->layers[i].gate_up);
 		kern_weight_fini(&w->layers[i].down);
@@ -371,7 +373,7 @@ void model_weights_types(const struct model_weights *w, char *text, size_t bytes
 
 	text[0] = 0;
 	for (u32 i = 0; i < w->layer_count; i++) {
-		const struct kern_weight *of_layer[] = {&w->layers[i].qkv, &w->layers[i].q_b, &w->layers[i].attn_out,
+		const struct kern_weight *of_layer[] = {&w->layers[i].qkv, &w->layers[i].q_b, &w->layers[i].decay_b, &w->layers[i].gate_b, &w->layers[i].attn_out,
 							&w->layers[i].gate_up, &w->layers[i].down};
 		for (u32 m = 0; m < COUNT_OF(of_layer); m++)
 			add_type(of_layer[m], &met, text, bytes);

@@ -22,13 +22,14 @@ struct layer_weights {
 	struct kern_weight *head_v;   /* [heads] of [value][latent] */
 	/* Of layers with LAYER_RECURRENT, where qkv is the first product and attn_out the last one: */
 	const float *conv, *conv_bias;	     /* [taps][channels], [channels] */
-	const float *rate_log, *decay_bias;  /* [heads] */
+	const float *rate_log, *decay_bias;  /* [heads]; the latter of RECURRENT_KDA [heads * key_dim] */
 	const float *skip;		     /* [heads], of RECURRENT_SCAN */
-	const float *gate_norm;		     /* [value_dim] of RECURRENT_DELTA, [heads * value_dim] of RECURRENT_SCAN, or NULL */
+	const float *gate_norm;		     /* [value_dim] of RECURRENT_DELTA and RECURRENT_KDA, [heads * value_dim] of RECURRENT_SCAN, or NULL */
 	/* Of RECURRENT_SELECTIVE: */
 	struct kern_weight x_proj, dt_proj;  /* [step_rank + 2 key_dim][channels], [channels][step_rank] */
 	const float *dt_norm, *b_norm, *c_norm; /* [step_rank], [key_dim], [key_dim], whole on every rank, or NULL */
 	const float *rates;		     /* [key_dim][channels], kern_selective_scan_args.rate */
+	struct kern_weight decay_b, gate_b;  /* [heads * key_dim][key_dim], [heads * value_dim][key_dim], of RECURRENT_KDA */
 	struct kern_weight state_out;	     /* [hidden][heads * value_dim], with LAYER_BESIDE, where qkv has q, k and v behind its other rows */
 	struct kern_weight attn_out;
 	const float *attn_out_bias;  /* [hidden], whole on every rank */

@@ -39,9 +39,8 @@ static size_t row_bytes_of(const struct st_tensor *t)
 	return t->dims ? t->bytes / t->shape[0] : t->bytes; /* a number alone is a row */
 }
 
-const void *weights_aligned_rows(struct weights_reader *r, const struct st_tensor *t, u32 first, u32 rows)
+static const void *aligned_rows(struct weights_reader *r, const struct st_tensor *t, size_t row_bytes, u32 first, u32 rows)
 {
-	size_t row_bytes = row_bytes_of(t);
 	const char *src = (const char *)t->data + first * row_bytes;
 	size_t bytes = rows * row_bytes;
 
@@ -55,14 +54,19 @@ const void *weights_aligned_rows(struct weights_reader *r, const struct st_tenso
 	return weights_stage(r, bytes) ? memcpy(r->staging, src, bytes) : NULL;
 }
 
+const void *weights_aligned_rows(struct weights_reader *r, const struct st_tensor *t, u32 first, u32 rows)
+{
+	return aligned_rows(r, t, row_bytes_of(t), first, rows);
+}
+
 const void *weights_part_rows(struct weights_reader *r, const struct arch_tensor *t, const struct st_tensor *st,
 			      struct weights_range rows)
 {
-	size_t row_bytes = row_bytes_of(st);
+	size_t row_bytes = st->bytes / weights_rows_of_file(r->plan, t);
 	struct weights_range run = weights_file_rows(r->plan, t, rows);
 
 	if (run.count == rows.count)
-		return weights_aligned_rows(r, st, run.first, run.count);
+		return aligned_rows(r, st, row_bytes, run.first, run.count);
 	if (!weights_stage(r, rows.count * row_bytes))
 		return NULL;
 	for (u32 at = 0; at < rows.count; at += run.count) {

@@ -111,6 +111,8 @@ const struct weights_slot WEIGHTS_SLOTS[SLOT_COUNT] = {
 	IN_LAYER(SLOT_C_NORM, SLOT_IS_BIAS, c_norm),
 	IN_LAYER(SLOT_DT_PROJ, SLOT_IS_MATRIX, dt_proj),
 	IN_LAYER(SLOT_RATES, SLOT_IS_BIAS, rates),
+	IN_LAYER(SLOT_DECAY_B, SLOT_IS_MATRIX, decay_b),
+	IN_LAYER(SLOT_GATE_B, SLOT_IS_MATRIX, gate_b),
 	IN_LAYER(SLOT_STATE_OUT, SLOT_IS_MATRIX, state_out),
 	IN_LAYER(SLOT_ATTN_OUT, SLOT_IS_MATRIX, attn_out),
 	IN_LAYER(SLOT_ATTN_OUT_BIAS, SLOT_IS_BIAS, attn_out_bias),
@@ -237,9 +239,9 @@ static bool has_tensor(const struct weights_plan *p, const struct arch_tensor *t
 	case WHEN_LM_HEAD_BIAS:
 		return p->config->lm_head_bias;
 	case WHEN_Q_RANK:
-		return p->config->latent.q_rank > 0;
+		return attends && p->config->latent.q_rank > 0;
 	case WHEN_NO_Q_RANK:
-		return p->config->latent.q_rank == 0;
+		return attends && p->config->latent.q_rank == 0;
 	case WHEN_MIXER:
 		return mixer;
 	case WHEN_NO_MIXER:
@@ -324,6 +326,20 @@ void weights_slot_shape(const struct weights_plan *p, enum weight_slot slot, u32
 
 /* ---------------------------------------------------------------- check */
 
+/* Rates of heads may have more dimensions, of one value each. */
+static bool is_rate_of(const struct arch_tensor *t, const struct st_tensor *st, u64 heads)
+{
+	u64 count = 1;
+	u32 wide = 0;
+
+	for (u32 i = 0; i < st->dims; i++)
+		if (st->shape[i] != 1) {
+			count = st->shape[i];
+			wide++;
+		}
+	return t->slot == SLOT_RATE_LOG && st->dims > 1 && wide <= 1 && count == heads;
+}
+
 static enum err check_tensor(const struct weights_plan *p, const struct arch_tensor *t, u32 layer, u32 expert,
 			     struct err_msg *em)
 {
@@ -360,7 +376,7 @@ static enum err check_tensor(const struct weights_plan *p, const struct arch_ten
 		return err_set(em, ERR_NOT_FOUND, "the checkpoint has no tensor %s (%s expected)", name,
 			       wanted);
 	const bool scalar = dims == 1 && shape[0] == 1 && st->dims == 0;
-	if (!scalar && (st->dims != dims || memcmp(st->shape, shape, dims * sizeof(u64)) != 0)) {
+	if (!scalar && !is_rate_of(t, st, shape[0]) && (st->dims != dims || memcmp(st->shape, shape, dims * sizeof(u64)) != 0)) {
 		safetensors_print_shape(found, sizeof(found), st->shape, st->dims);
 		return err_set(em, ERR_FORMAT, "%s: tensor %s has the shape %s; by config.json it must be %s",
 			       st->file, name, found, wanted);

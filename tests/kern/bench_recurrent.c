@@ -1,4 +1,4 @@
-/* Times of the ops of layers that keep a state of each sequence, in the shapes of a layer of Qwen3-Next and Qwen 3.5 (delta), Granite 4 (scan), Falcon Mamba (selective) and
+/* Times of the ops of layers that keep a state of each sequence, in the shapes of a layer of Qwen3-Next and Qwen 3.5 (delta), Kimi Linear (kda), Granite 4 (scan), Falcon Mamba (selective) and
  * LFM2. */
 #include <stdio.h>
 #include <string.h>
@@ -83,26 +83,28 @@ static void bench_recurrence(struct check *c, u32 target, u32 pool, u32 rows, u3
 {
 	struct turns turns;
 	char shape[100];
-	const bool delta = kind == KERN_DELTA;
-	struct kern_recurrent_args a = {.kind = kind, .heads = delta ? 32 : 64, .key_heads = delta ? 16 : 1, .key_dim = 128, .value_dim = delta ? 128 : 64};
-	const u32 keys = a.key_heads * a.key_dim, values = a.heads * a.value_dim, all = rows * tokens;
+	static const char *const kinds[] = {[KERN_DELTA] = "delta", [KERN_SCAN] = "scan", [KERN_KDA] = "kda"};
+	const bool delta = kind != KERN_SCAN;
+	struct kern_recurrent_args a = {.kind = kind, .heads = delta ? 32 : 64, .key_dim = 128, .value_dim = delta ? 128 : 64};
+	a.key_heads = kind == KERN_KDA ? 32 : delta ? 16 : 1;
+	const u32 keys = a.key_heads * a.key_dim, values = a.heads * a.value_dim, all = rows * tokens, decays = kind == KERN_KDA ? keys : a.heads;
 	const size_t size = (size_t)a.heads * a.key_dim * a.value_dim;
-	a.stride = 2 * keys + values + 2 * a.heads;
+	a.stride = 2 * keys + values + decays + a.heads;
 	a.state = turns_init(c, &turns, rows, tokens, size);
 	float *in = check_floats(c, (size_t)all * a.stride, false);
 	a.q = in;
 	a.k = in + keys;
 	a.v = in + 2 * (size_t)keys;
 	a.decay = a.v + values;
-	a.beta = a.decay + a.heads;
+	a.beta = a.decay + decays;
 	a.out = check_alloc(c, (size_t)all * a.stride * sizeof(float));
-	a.decay_bias = check_floats(c, a.heads, false);
+	a.decay_bias = check_floats(c, decays, false);
 	a.rate_log = check_floats(c, a.heads, false);
 	a.skip = check_floats(c, a.heads, false);
-	snprintf(shape, sizeof(shape), "%s heads=%u/%u keys=%u values=%u rows=%u tokens=%u", delta ? "delta" : "scan", a.heads, a.key_heads, a.key_dim,
+	snprintf(shape, sizeof(shape), "%s heads=%u/%u keys=%u values=%u rows=%u tokens=%u", kinds[kind], a.heads, a.key_heads, a.key_dim,
 		 a.value_dim, rows, tokens);
 	BENCH(recurrent, c, target, pool, &a, &limits, shape, (delta ? 7.0 : 5.0) * (double)size * all,
-	      4.0 * (2.0 * rows * (double)size + (double)all * (2 * keys + 2 * values)));
+	      4.0 * (2.0 * rows * (double)size + (double)all * (2 * keys + 2 * values + (kind == KERN_KDA ? decays : 0))));
 	check_case_end(c, NULL, "recurrent");
 }
 
@@ -160,6 +162,8 @@ void bench_recurrent(struct check *c, u32 target, u32 pool, const char *only)
 				bench_conv(c, target, pool, steps[s][0], steps[s][1], kind == 0);
 			if (WANTED(recurrent))
 				bench_recurrence(c, target, pool, steps[s][0], steps[s][1], kind == 0 ? KERN_DELTA : KERN_SCAN);
+			if (WANTED(recurrent) && kind == 0)
+				bench_recurrence(c, target, pool, steps[s][0], steps[s][1], KERN_KDA);
 			if (WANTED(gate))
 				bench_gate(c, target, pool, steps[s][0] * steps[s][1], kind == 1);
 		}

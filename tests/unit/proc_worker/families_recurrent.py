@@ -1,4 +1,6 @@
 """Small models of families some of whose layers keep a state of each sequence, for families_differential.py."""
+import re
+
 from families_fields import COMMON, MISSING, new_rope
 
 CONV, FULL, LINEAR = "conv", "full_attention", "linear_attention"
@@ -80,6 +82,16 @@ MAMBA_ALONE = {k: v for k, v in COMMON.items() if k not in ("intermediate_size",
     "time_step_init_scheme": "random", "time_step_max": 0.1, "time_step_min": 0.001, "time_step_rank": 6, "time_step_scale": 1.0, "use_bias": False,
     "use_conv_bias": True, "tie_word_embeddings": True}
 FALCON_MAMBA = {**MAMBA_ALONE, "architectures": ["FalconMambaForCausalLM"], "model_type": "falcon_mamba", "mixer_rms_eps": 1e-6}
+
+# As the authors' files say it: layers are numbered from 1 on, and nothing reads "head_dim", "rope_theta" or "mla_use_nope".
+KIMI_LAYERS = {"full_attn_layers": [2, 4], "kda_layers": [1, 3, 5], "head_dim": 6, "num_heads": 4, "short_conv_kernel_size": 4}
+KIMI = {**{k: v for k, v in COMMON.items() if k != "max_position_embeddings"}, "architectures": ["KimiLinearForCausalLM"], "model_type": "kimi_linear",
+        "attention_dropout": MISSING, "first_k_dense_replace": 1, "head_dim": 10, "kv_lora_rank": 22, "linear_attn_config": KIMI_LAYERS, "mla_use_nope": True,
+        "model_max_length": 256, "moe_intermediate_size": 20, "moe_layer_freq": 1, "moe_renormalize": True, "moe_router_activation_func": "sigmoid",
+        "num_expert_group": 1, "num_experts": 8, "num_experts_per_token": 3, "num_hidden_layers": 5, "num_key_value_heads": 4,
+        "num_nextn_predict_layers": 0, "num_shared_experts": 1, "pad_token_id": 0, "q_lora_rank": None, "qk_nope_head_dim": 14, "qk_rope_head_dim": 10,
+        "rope_scaling": None, "rope_theta": 10000.0, "routed_scaling_factor": 2.446, "tie_word_embeddings": False, "topk_group": 1, "use_grouped_topk": True,
+        "v_head_dim": 12}
 
 SAVES = [("f16", {"dtype": "float16"}), ("bf16", {"dtype": "bfloat16"}), ("sharded", {"shards": 3}), ("base", {"base": True}), ("raw", {"raw": True})]
 
@@ -302,6 +314,45 @@ def falcon_mamba():
     yield "state-one", {"state_size": 1}
 
 
+def kimi():
+    """Layers without experts have names of their own in the authors' files, and those of the others where transformers has saved them."""
+    def layers(**changes):
+        return {"linear_attn_config": {**KIMI_LAYERS, **changes}}
+    yield "none", {}
+    yield "layer-types", {"linear_attn_config": MISSING, "layer_types": [LINEAR, FULL, LINEAR, LINEAR, FULL], "linear_head_dim": 6, "linear_num_heads": 4,
+                          "linear_conv_kernel_dim": 3, "mlp_layer_types": ["sparse", "dense", "sparse", "sparse", "dense"], "first_k_dense_replace": MISSING}
+    yield "both-ways", {"layer_types": [LINEAR, FULL, LINEAR, FULL, LINEAR], "linear_head_dim": 6, "qk_head_dim": 24, "head_dim": 24}
+    yield "attention-first", layers(full_attn_layers=[1], kda_layers=[2, 3, 4, 5])
+    yield "attention-last", layers(full_attn_layers=[5], kda_layers=[1, 2, 3, 4])
+    yield "all-attention", {**layers(full_attn_layers=[1, 2, 3], kda_layers=[]), "num_hidden_layers": 3}
+    yield "taps-2", layers(short_conv_kernel_size=2)
+    yield "heads-many", layers(num_heads=12, head_dim=5)
+    yield "heads-wide", layers(num_heads=2, head_dim=48)
+    yield "head-defaults", {"linear_attn_config": {k: KIMI_LAYERS[k] for k in ("full_attn_layers", "kda_layers")}}
+    yield "q-rank", {"q_lora_rank": 26}
+    yield "attention-bias", {"q_lora_rank": 26, "attention_bias": True}
+    yield "narrow", {"kv_lora_rank": 6, "v_head_dim": 19, "qk_nope_head_dim": 34}
+    yield "groups", {"num_expert_group": 4, "topk_group": 2, "num_experts": 16, "num_experts_per_token": 5}
+    yield "no-norm", {"moe_renormalize": False, "routed_scaling_factor": 1.0}
+    yield "top-1", {"num_experts_per_token": 1}
+    yield "shared-more", {"num_shared_experts": 3}
+    yield "dense-more", {"first_k_dense_replace": 3}
+    yield "dense-all", {"first_k_dense_replace": 5}
+    yield "dense-none", {"first_k_dense_replace": 0}
+    yield "eps", {"rms_norm_eps": 1e-3}
+    yield "defaults", {k: MISSING for k in ("first_k_dense_replace", "head_dim", "mla_use_nope", "moe_layer_freq", "moe_renormalize", "num_expert_group",
+                                            "moe_router_activation_func", "num_key_value_heads", "num_nextn_predict_layers", "num_shared_experts",
+                                            "rms_norm_eps", "rope_scaling", "rope_theta", "routed_scaling_factor", "tie_word_embeddings", "topk_group",
+                                            "use_grouped_topk")}
+    yield "odd", {**layers(num_heads=3, head_dim=7, short_conv_kernel_size=3), "hidden_size": 60, "num_attention_heads": 6, "num_key_value_heads": 6,
+                  "intermediate_size": 69, "moe_intermediate_size": 21, "vocab_size": 97, "kv_lora_rank": 18, "q_lora_rank": 15, "qk_nope_head_dim": 9}
+
+
+def kimi_name(name):
+    """That of a tensor in the authors' files, by what transformers calls it there."""
+    return re.sub(r"block_sparse_moe\.(gate_proj|up_proj|down_proj)\.", r"mlp.\1.", name)
+
+
 FAMILIES = {"lfm2": (LFM2, lfm2, []),
             "lfm2_moe": (LFM2_MOE, lfm2_moe, []),
             "qwen3_5_text": (QWEN3_5, qwen3_5, [("whole", {"whole": QWEN3_5_WHOLE, "prefix": "model.language_model."})]),
@@ -314,7 +365,8 @@ FAMILIES = {"lfm2": (LFM2, lfm2, []),
             "nemotron_h": (NEMOTRON, nemotron, []),
             "jamba": (JAMBA, jamba, []),
             "mamba": (MAMBA_ALONE, mamba, []),
-            "falcon_mamba": (FALCON_MAMBA, falcon_mamba, [])}
+            "falcon_mamba": (FALCON_MAMBA, falcon_mamba, []),
+            "kimi_linear": (KIMI, kimi, [("as-transformers", {"named": "transformers"})])}
 
 
 def cases():
@@ -324,7 +376,7 @@ def cases():
             config = {k: v for k, v in {**usual, **changes}.items() if v is not MISSING}
             save = {"raw": True} if family == "olmo_hybrid" or name.endswith("-raw") else {}
             yield family + "/" + name, family, config, {**save, "ranks": 3} if name == "odd" else save
-        for name, save in SAVES + saves if family != "olmo_hybrid" else []:
+        for name, save in [s for s in SAVES if s[0] != "raw" or family != "kimi_linear"] + saves if family != "olmo_hybrid" else []:
             field = "dtype" if usual.get("torch_dtype") is MISSING else "torch_dtype"
             config = {k: v for k, v in {**usual, field: save.get("dtype", "float32")}.items() if v is not MISSING}
             yield family + "/save-" + name, family, config, save
