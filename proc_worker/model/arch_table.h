@@ -187,6 +187,7 @@ enum arch_when {
 	WHEN_RECURRENT,
 	WHEN_STATE_BIAS,
 	WHEN_CONV_BIAS,
+	WHEN_POST_NORM,	 /* "use_post_norm" is true */
 	WHEN_STATE_NORM, /* and where what they make has a norm ("mamba_rms_norm") */
 	/* Of families with `single_blocks`: layers of one of both, and of none. */
 	WHEN_MIXER,
@@ -225,6 +226,7 @@ enum arch_scale {
 	SCALE_GATE, /* of the MLP */
 	SCALE_DOWN,
 	SCALE_SHARED, /* what the expert of all tokens says */
+	SCALE_POST_NORM, /* what norms behind blocks make of them */
 	SCALE_COUNT,
 };
 

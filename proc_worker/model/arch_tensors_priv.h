@@ -67,6 +67,12 @@ static const struct arch_tensor LLAMA[] = {
 	EMBEDDINGS, NORMS, ATTENTION_MATRICES, ATTENTION_BIASES, MLP, MLP_BIASES,
 };
 
+static const struct arch_tensor HYPERCLOVAX[] = {
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, ATTENTION_BIASES, MLP, MLP_BIASES,
+	{SLOT_ATTN_POST_NORM, LAYER "post_norm1.weight", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_POST_NORM},
+	{SLOT_MLP_POST_NORM, LAYER "post_norm2.weight", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_POST_NORM},
+};
+
 static const struct arch_tensor QWEN2[] = {
 	EMBEDDINGS, NORMS, ATTENTION_MATRICES, QKV_BIASES(WHEN_ALWAYS), MLP,
 };
@@ -117,6 +123,24 @@ static const struct arch_tensor AFMOE[] = {
 	EXPERTS("mlp.router.gate.weight", EXPERT "gate_proj.weight", EXPERT "up_proj.weight", EXPERT "down_proj.weight"),
 	ALL_TOKENS_EXPERTS,
 	{SLOT_CHOICE_BIAS, LAYER "mlp.expert_bias", DIM_EXPERTS, DIM_NONE, SPLIT_NONE, WHEN_EXPERTS},
+};
+
+/* The same with q, k and v in one tensor, under other names. */
+#define SARVAM_ATTENTION LAYER "attention."
+#define SARVAM_QKV(slot, name, columns, when_) \
+	{slot, SARVAM_ATTENTION name, DIM_HEADS, columns, SPLIT_ROWS, when_, .whole = DIM_QKV}, \
+	{slot, SARVAM_ATTENTION name, DIM_KV_HEADS, columns, SPLIT_ROWS, when_, .whole = DIM_QKV, .before = DIM_HEADS}, \
+	{slot, SARVAM_ATTENTION name, DIM_KV_HEADS, columns, SPLIT_ROWS, when_, .whole = DIM_QKV, .before = DIM_HEADS_KV}
+static const struct arch_tensor SARVAM_MOE[] = {
+	{SLOT_EMBED, "model.word_embeddings.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS},
+	{SLOT_LM_HEAD, "lm_head.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS},
+	FINAL_NORM(SLOT_FINAL_NORM, "norm.weight"), NORMS,
+	SARVAM_QKV(SLOT_QKV, "query_key_value.weight", DIM_HIDDEN, WHEN_ALWAYS), SARVAM_QKV(SLOT_QKV_BIAS, "query_key_value.bias", DIM_NONE, WHEN_ATTENTION_BIAS),
+	{SLOT_Q_NORM, SARVAM_ATTENTION "query_layernorm.weight", DIM_HEAD, DIM_NONE, SPLIT_NONE},
+	{SLOT_K_NORM, SARVAM_ATTENTION "key_layernorm.weight", DIM_HEAD, DIM_NONE, SPLIT_NONE},
+	{SLOT_ATTN_OUT, SARVAM_ATTENTION "dense.weight", DIM_HIDDEN, DIM_HEADS, SPLIT_COLUMNS},
+	MLP, EXPERTS_AND_SHARED,
+	{SLOT_CHOICE_BIAS, LAYER "mlp.gate.expert_bias", DIM_EXPERTS, DIM_NONE, SPLIT_NONE, WHEN_EXPERTS},
 };
 
 /* The two parts of kv_b_proj, which lie head by head, are on either side of attention (DeepSeek-AI 2024). */

@@ -240,20 +240,23 @@ static enum err divide_stream(struct model_config *c, const char *field, double 
 static enum err read_multipliers(struct model_config *c, json_val v, double eps, struct err_msg *em)
 {
 	f32 embedding, residual, attention, logits;
+	const bool chosen = arch_has_own(c->arch, "use_post_norm"); /* there what is missing is as in others, and logits are multiplied */
 
 	enum err e = config_may_float(v, "embedding_multiplier", 1, &embedding, em);
 	if (!e)
 		e = config_may_float(v, "residual_multiplier", 1, &residual, em);
 	if (!e)
-		e = config_may_float(v, "attention_multiplier", 1, &attention, em);
+		e = config_may_float(v, "attention_multiplier", chosen ? (double)c->attention_scale : 1, &attention, em);
 	if (!e)
 		e = config_may_float(v, "logits_scaling", 1, &logits, em);
-	if (!e)
+	if (!e && chosen)
+		e = config_read_post_norms(c, v, embedding, residual, em);
+	if (!e && !c->post_norms)
 		e = divide_stream(c, "residual_multiplier", (double)residual, (double)embedding, (double)residual, eps, em);
 	if (e)
 		return e;
 	c->attention_scale = attention;
-	c->logits_scale = 1 / logits;
+	c->logits_scale = chosen ? logits : 1 / logits;
 	return ERR_OK;
 }
 

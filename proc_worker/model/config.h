@@ -132,6 +132,7 @@ struct model_config {
 	bool attention_bias, mlp_bias;
 	bool head_norms;   /* of WHEN_HEAD_NORMS */
 	bool lm_head_bias; /* of WHEN_LM_HEAD_BIAS */
+	bool post_norms;   /* of WHEN_POST_NORM */
 	bool choice_bias;  /* of WHEN_CHOICE_BIAS */
 	bool interleaved;  /* rotary embeddings turn neighbours, not halves */
 	f32 clip;	 /* of q, k and v: kern_rope_kv_args; 0: none */

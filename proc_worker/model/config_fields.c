@@ -371,6 +371,7 @@ static const struct {
 	{"mamba_rms_norm", 0, NAN},
 	{"mamba_norm_before_gate", 0, NAN},
 	{"linear_attn_config", 0, NAN},
+	{"use_post_norm", 0, NAN},
 	{"mlp_expansion_factor", 0, NAN}, /* of how wide the MLP is, which another field says */
 	{"projectors_bias", 0, 0},
 };
@@ -407,6 +408,7 @@ static const struct {
 	{"rms_norm", 0, true},
 	{"mla_use_nope", 0, true},
 	{"use_grouped_topk", 0, true},
+	{"moe_router_enable_expert_bias", 0, true},
 	{"tie_word_embeddings", 0, false}, /* which programs disagree about */
 };
 
@@ -463,7 +465,7 @@ static const char *const INERT[] = {
 	"bos_token", "eos_token", "pad_token", "unk_token", "chat_template", "add_bos_token", "add_eos_token",
 	/* generation */
 	"max_new_tokens",
-	"eod_token_id", "im_end_id", "im_newline_id", "im_start_id", "mask_init_id", "pad_id", "text_end_id",
+	"eod_token_id", "end_token_id", "im_end_id", "im_newline_id", "im_start_id", "mask_init_id", "pad_id", "text_end_id",
 	"text_start_id", "org_vocab_size", "cla_share_factor", "class_num", "pool_type", "dense_list",
 	"bos_token_id", "pad_token_id", "sep_token_id", "unk_token_id", "decoder_start_token_id",
 	"max_length", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups",

@@ -69,6 +69,8 @@ MUST_CHECK enum err config_mark_shared(struct model_config *c, struct err_msg *e
 
 /* Numbers of a family with arch.state_beside, with `c` filled up to the heads' scale: c->scales and what they go with. */
 MUST_CHECK enum err config_read_scales(struct model_config *c, json_val v, struct err_msg *em);
+/* Whether norms stand behind the blocks of a family that may have them ("use_post_norm"): then these multiply by `residual`, too. */
+MUST_CHECK enum err config_read_post_norms(struct model_config *c, json_val v, f32 embedding, f32 residual, struct err_msg *em);
 /* Whether it is one of the fields that say them in a family. */
 bool config_is_scale_field(const struct arch *arch, const char *name);
 

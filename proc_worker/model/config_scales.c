@@ -96,3 +96,16 @@ enum err config_read_scales(struct model_config *c, json_val v, struct err_msg *
 		e = config_may_float(v, "embedding_multiplier", 1, &c->embed_scale, em);
 	return e ? e : config_may_float(v, "lm_head_multiplier", 1, &c->logits_scale, em);
 }
+
+/* Programs disagree about what a file means that says nothing. */
+enum err config_read_post_norms(struct model_config *c, json_val v, f32 embedding, f32 residual, struct err_msg *em)
+{
+	if (!json_present(json_get(v, "use_post_norm")))
+		return err_set(em, ERR_FORMAT, "config.json: \"use_post_norm\" is missing; of a %s it must be true or false", c->arch->name);
+	enum err e = config_may_bool(v, "use_post_norm", false, &c->post_norms, em);
+	if (e || !c->post_norms)
+		return e;
+	c->embed_scale = embedding;
+	c->scales[SCALE_POST_NORM] = residual;
+	return ERR_OK;
+}

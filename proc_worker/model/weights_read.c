@@ -388,6 +388,9 @@ static float vector_factor(const struct weights_plan *p, enum weight_slot slot)
 	case SLOT_FINAL_NORM_BIAS:
 	case SLOT_LM_HEAD_BIAS:
 		return p->config->logits_scale;
+	case SLOT_ATTN_POST_NORM:
+	case SLOT_MLP_POST_NORM:
+		return p->config->scales[SCALE_POST_NORM];
 	case SLOT_INPUTS_NORM:
 		return WEIGHTS_INPUTS_SHARE;
 	case SLOT_ROUTER_NORM:

@@ -254,6 +254,8 @@ static bool has_tensor(const struct weights_plan *p, const struct arch_tensor *t
 		return recurrent && p->config->recurrent.bias;
 	case WHEN_CONV_BIAS:
 		return recurrent && p->config->recurrent.conv_bias;
+	case WHEN_POST_NORM:
+		return p->config->post_norms;
 	case WHEN_STATE_NORM:
 		return recurrent && p->config->recurrent.normed;
 	case WHEN_LOCAL:
@@ -407,7 +409,7 @@ const struct st_tensor *model_weights_unread(const struct weights_plan *p, u32 *
 		const struct arch_tensor *t = &a->tensors[i];
 		bool by_config = t->when == WHEN_ATTENTION_BIAS || t->when == WHEN_MLP_BIAS || t->when == WHEN_HEAD_NORMS ||
 				 t->when == WHEN_LM_HEAD_BIAS || t->when == WHEN_STATE_BIAS || t->when == WHEN_CONV_BIAS || t->when == WHEN_STATE_NORM ||
-				 t->when == WHEN_CHOICE_BIAS || t->when == WHEN_SHARED_BIAS || t->when == WHEN_SEQUENTIAL;
+				 t->when == WHEN_CHOICE_BIAS || t->when == WHEN_POST_NORM || t->when == WHEN_SHARED_BIAS || t->when == WHEN_SEQUENTIAL;
 		bool again = i > 0 && strcmp(a->tensors[i - 1].name, t->name) == 0; /* parts of one tensor */
 		for (u32 layer = 0; by_config && !again && layer < p->config->layers; layer++) { /* layers of a kind: the first may have none */
 			arch_tensor_name(name, sizeof(name), t, layer, 0);

@@ -65,6 +65,9 @@ FAMILIES = {
     "granite": {"architectures": ["GraniteForCausalLM"], "attention_bias": False, "mlp_bias": False,
                 "attention_multiplier": 0.2, "embedding_multiplier": 6.0, "residual_multiplier": 0.4,
                 "logits_scaling": 3.0, "rope_scaling": None, "tie_word_embeddings": True},
+    "hyperclovax": {"architectures": ["HyperCLOVAXForCausalLM"], "attention_bias": False, "attn_pdrop": 0.0, "embd_pdrop": 0.0, "mlp_bias": False,
+                    "attention_multiplier": 0.2, "embedding_multiplier": 6.0, "residual_multiplier": 0.4, "logits_scaling": 0.3, "pretraining_tp": 1,
+                    "resid_pdrop": 0.0, "rope_scaling": None, "summary_first_dropout": 0.0, "use_post_norm": True},
     "granitemoe": {"architectures": ["GraniteMoeForCausalLM"], "attention_bias": False, "attention_multiplier": 0.2,
                    "embedding_multiplier": 6.0, "residual_multiplier": 0.4, "logits_scaling": 3.0, "rope_scaling": None,
                    "intermediate_size": 20, "num_local_experts": 8, "num_experts_per_tok": 3, "output_router_logits": False,
@@ -100,6 +103,10 @@ FAMILIES = {
                    "moe_intermediate_size": 20, "norm_topk_prob": True, "n_group": 1, "topk_group": 1, "num_experts": 8,
                    "n_shared_experts": 1, "routed_scaling_factor": 1.0, "num_experts_per_tok": 3, "first_k_dense_replace": 0,
                    "rope_scaling": None, "pad_token_id": 2},
+    "sarvam_moe": {"architectures": ["SarvamMoEForCausalLM"], "head_dim": 12, "moe_intermediate_size": 20, "norm_topk_prob": True, "n_group": 1,
+                   "topk_group": 1, "num_experts": 8, "num_shared_experts": 1, "routed_scaling_factor": 2.5, "num_experts_per_tok": 3,
+                   "first_k_dense_replace": 1, "num_mtp_layers": 0, "rope_scaling": None, "pad_token_id": 0, "score_function": "sigmoid",
+                   "moe_router_enable_expert_bias": True, "use_qk_norm": True, "use_qkv_bias": False, "use_bias": False, "rope_theta": 8000000.0},
     "flex_olmo": {"architectures": ["FlexOlmoForCausalLM"], "attention_bias": False, "rope_scaling": None, "rope_theta": 500000,
                   "num_experts": 7, "num_experts_per_tok": 5, "norm_topk_prob": False, "intermediate_size": 20,
                   "output_router_logits": False, "router_aux_loss_coef": 0.01, "pad_token_id": 1},
@@ -308,6 +315,23 @@ def window_cases(family):
 def family_cases(family):
     if family in ("llama", "qwen3", "qwen3_moe", "gemma", "gemma2", "gemma3_text", "granite", "granitemoe", "granitemoeshared", "smollm3"):
         yield "attention-bias", {"attention_bias": True}
+    if family == "hyperclovax":
+        yield "no-post-norm", {"use_post_norm": False}
+        yield "plain", {k: MISSING for k in ("attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling")}
+        yield "attention-null", {"attention_multiplier": None}
+        yield "biases", {"attention_bias": True, "mlp_bias": True}
+        yield "tied", {"tie_word_embeddings": True}
+        yield "eps", {"rms_norm_eps": 1e-2, "residual_multiplier": 0.2}
+    if family == "sarvam_moe":
+        yield "biases", {"use_qkv_bias": True}
+        yield "groups", {"n_group": 4, "topk_group": 2, "num_experts": 16, "num_experts_per_tok": 5}
+        yield "no-norm", {"norm_topk_prob": False}
+        yield "shared-more", {"num_shared_experts": 3, "first_k_dense_replace": 2}
+        yield "as-saved", {"num_experts": MISSING, "n_routed_experts": 8, "num_shared_experts": MISSING, "n_shared_experts": 1, "num_mtp_layers": MISSING,
+                           "num_nextn_predict_layers": 0, "use_qkv_bias": MISSING, "attention_bias": False, **new_rope({"partial_rotary_factor": 1.0}, 5e5)}
+        yield "defaults", {"num_attention_heads": 8, **{k: MISSING for k in (
+            "head_dim", "num_key_value_heads", "rms_norm_eps", "rope_theta", "first_k_dense_replace", "num_shared_experts", "routed_scaling_factor",
+            "norm_topk_prob", "n_group", "topk_group", "num_mtp_layers", "score_function", "use_qk_norm", "use_qkv_bias")}}
     if family == "cwm":
         yield "mlp-bias", {"mlp_bias": True}
     if family in ("llama", "granite", "smollm3"):
@@ -595,7 +619,7 @@ def cases():
                 yield family + "/odd-" + name, family, config(family, {"moe_intermediate_size": 21, "num_key_value_heads": 3,
                                                                        "num_attention_heads": 6}), {**save, "ranks": 3}
             continue
-        ropes = rope_cases() if family in ("llama", "qwen2", "phi3", "qwen3", "mistral", "granite", "internlm2", "minicpm") else []
+        ropes = rope_cases() if family in ("llama", "qwen2", "phi3", "qwen3", "mistral", "granite", "hyperclovax", "internlm2", "minicpm") else []
         if family in ("gemma", "gemma2", "mixtral", "qwen3_moe", "smollm3", "qwen2_moe", "olmo2", "olmoe", "exaone4", "seed_oss", "arcee", "granitemoe",
                       "cohere", "ernie4_5", "phi", "glm4", "internlm3", "gpt_neox", "glm4_moe", "ernie4_5_moe", "granitemoeshared", "olmo", "deepseek_v2", "deepseek_v3"):
             ropes = [r for r in rope_cases() if r[0] in ("none", "new-default", "linear", "yarn-new", "llama3", "dynamic")]
@@ -613,7 +637,7 @@ def cases():
         if family in ("iquestcoder", "granite_swa", "granitemoe_swa"):
             ropes = [r for r in rope_cases() if r[0] in ("none", "llama3-new", "yarn")]
         if family in ("opt", "mellum", "afmoe", "cohere2_moe", "gemma3_text", "olmo3", "starcoder2", "stablelm", "nemotron", "cohere2", "glm", "gpt2", "ministral", "ministral3", "hunyuan_v1_dense", "hunyuan_v1_moe", "glm4_moe_lite", "minicpm3",
-                      "granitemoehybrid", "vaultgemma", "helium", "jais2", "minimax_m2", "dots1", "solar_open", "flex_olmo", "mistral4", "youtu", "mimo"):
+                      "granitemoehybrid", "vaultgemma", "helium", "jais2", "minimax_m2", "dots1", "solar_open", "sarvam_moe", "flex_olmo", "mistral4", "youtu", "mimo"):
             ropes = [("none", {})]
         for name, changes in ropes:
             if family == "mixtral":  # transformers' formulas want it
@@ -631,7 +655,7 @@ def cases():
                     continue
             elif gelu and name.startswith("act-"):
                 changes = {**{"hidden_activation": changes["hidden_act"]}, "hidden_act": MISSING}
-            if family in ("phi3", "granite", "granitemoe", "smollm3", "qwen2_moe", "qwen2", "olmoe", *SQUARE) and name == "head-dim":
+            if family in ("phi3", "granite", "hyperclovax", "granitemoe", "smollm3", "qwen2_moe", "qwen2", "olmoe", *SQUARE) and name == "head-dim":
                 continue
             if family == "apertus" and name.startswith("act-"):
                 continue
@@ -641,7 +665,7 @@ def cases():
                 continue
             if name == "head-dim-null" and family not in ("llama", "mistral", "mixtral"):
                 continue
-            if name == "odd" and family in (*ONE_A_HEAD, *LATENT, "phi3", "granite", "granitemoe", "smollm3", "qwen2_moe", "qwen2", "olmoe", *SQUARE):
+            if name == "odd" and family in (*ONE_A_HEAD, *LATENT, "phi3", "granite", "hyperclovax", "granitemoe", "smollm3", "qwen2_moe", "qwen2", "olmoe", *SQUARE):
                 changes = {**changes, "head_dim": MISSING, "hidden_size": 60}
             if family in ("glm", "glm4", "glm4_moe", "nemotron", "minimax_m2") and "head_dim" in changes:  # an even part of it turns
                 changes = {**changes, "head_dim": 20}
@@ -674,6 +698,8 @@ def cases():
             yield family + "/" + name, family, config(family, changes), {}
         for name, save in SAVES + list(whole(family)):
             changes = {"tie_word_embeddings": True} if save.get("keep_head") else {}
+            if family == "sarvam_moe" and name == "tied-head-kept":  # its embedding has another name by then
+                continue
             if family.startswith(("internlm", "gpt", "opt")) and name in ("base", "raw", "inv-freq", "tied-head-kept") and (
                     family + name not in ("gpt2base", "optbase")):
                 continue

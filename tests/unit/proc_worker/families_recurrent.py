@@ -341,7 +341,7 @@ def kimi():
     yield "dense-none", {"first_k_dense_replace": 0}
     yield "eps", {"rms_norm_eps": 1e-3}
     yield "defaults", {k: MISSING for k in ("first_k_dense_replace", "head_dim", "mla_use_nope", "moe_layer_freq", "moe_renormalize", "num_expert_group",
-                                            "moe_router_activation_func", "num_key_value_heads", "num_nextn_predict_layers", "num_shared_experts",
+                                            "moe_router_activation_func", "num_nextn_predict_layers", "num_shared_experts",
                                             "rms_norm_eps", "rope_scaling", "rope_theta", "routed_scaling_factor", "tie_word_embeddings", "topk_group",
                                             "use_grouped_topk")}
     yield "odd", {**layers(num_heads=3, head_dim=7, short_conv_kernel_size=3), "hidden_size": 60, "num_attention_heads": 6, "num_key_value_heads": 6,

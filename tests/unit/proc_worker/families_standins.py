@@ -4,7 +4,8 @@ names. A file's tensors become that family's and back; for families_differential
 InternLM2 is Llama with q, k and v in one tensor: for every KV head the rows of the heads that read it, its k, its v. InternLM3
 is Llama with the biases of q, k, v and all others switched by two fields. MiniCPM is Granite by other fields, MiMo Qwen 2 whose
 further layers are not read: their tensors have the same names. The experts of Qwen 3 VL's mixtures are Qwen 3's, transposed.
-OLMo Hybrid is there, under other names than its files have, and with one convolution for three."""
+OLMo Hybrid is there, under other names than its files have, and with one convolution for three. So is Sarvam, whose files have
+q, k and v in one tensor."""
 import re
 
 import torch
@@ -15,7 +16,7 @@ INTERNLM2 = [(r"model\.embed_tokens", "model.tok_embeddings"), (r"lm_head", "out
 
 
 def has(config):
-    return config["model_type"] in ("internlm2", "internlm3", "qwen3_vl_moe_text", "olmo_hybrid")
+    return config["model_type"] in ("internlm2", "internlm3", "qwen3_vl_moe_text", "olmo_hybrid", "sarvam_moe")
 
 
 OLMO_NORMS = {"input_layernorm": "attention_layer_norm", "post_attention_layernorm": "feedforward_layer_norm"}
@@ -44,6 +45,48 @@ def olmo_from_file(tensors, state):
             else tensors[olmo_name(state, name)] for name in state}
 
 
+SARVAM = [("model.embed_tokens.", "model.word_embeddings."), (".self_attn.o_proj.", ".attention.dense."), (".self_attn.q_norm.", ".attention.query_layernorm."),
+          (".self_attn.k_norm.", ".attention.key_layernorm."), (".mlp.gate.e_score_correction_bias", ".mlp.gate.expert_bias")]
+SARVAM_QKV = ".attention.query_key_value."
+
+
+def sarvam_name(name):
+    for ours, file in SARVAM:
+        name = name.replace(ours, file)
+    return name
+
+
+def sarvam_to_file(tensors):
+    """What has its name in the file already keeps it."""
+    out = {}
+    for name, t in tensors.items():
+        if name.endswith("mlp.experts.gate_up_proj"):
+            for x, (gate, up) in enumerate(both.chunk(2) for both in t):
+                out.update({name.replace("gate_up_proj", "%d.%s_proj.weight" % (x, part)): v for part, v in (("gate", gate), ("up", up))})
+        elif name.endswith("mlp.experts.down_proj"):
+            out.update({name.replace("down_proj", "%d.down_proj.weight" % x): one for x, one in enumerate(t)})
+        elif ".self_attn.q_proj." in name:
+            out[name.replace(".self_attn.q_proj.", SARVAM_QKV)] = torch.cat([tensors[name.replace("q_proj", p + "_proj")] for p in "qkv"])
+        elif not re.search(r"\.self_attn\.[kv]_proj\.", name):
+            out[sarvam_name(name)] = t
+    return out
+
+
+def sarvam_from_file(tensors, state):
+    def whole(name, t):
+        experts = name.rpartition("gate_up_proj")[0] or name.rpartition("down_proj")[0]
+        part = re.search(r"\.self_attn\.([qkv])_proj\.", name)
+        if name.endswith("mlp.experts.gate_up_proj"):
+            return torch.stack([torch.cat([tensors["%s%d.%s_proj.weight" % (experts, x, p)] for p in ("gate", "up")]) for x in range(len(t))])
+        if name.endswith("mlp.experts.down_proj"):
+            return torch.stack([tensors["%s%d.down_proj.weight" % (experts, x)] for x in range(len(t))])
+        if part:
+            rows = [state[name.replace(part[1] + "_proj", p + "_proj")].shape[0] for p in "qkv"]
+            return torch.split(tensors[name.replace(part[0], SARVAM_QKV)], rows)["qkv".index(part[1])]
+        return tensors[sarvam_name(name)]
+    return {name: whole(name, t) for name, t in state.items()}
+
+
 def turned(tensors):
     return {k: t.transpose(1, 2).contiguous() if ".mlp.experts." in k else t for k, t in tensors.items()}
 
@@ -66,7 +109,7 @@ def config(c):
                 "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
     if c["model_type"] == "qwen3_vl_moe_text":
         return {**c, "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe"}
-    if not has(c) or c["model_type"] == "olmo_hybrid":
+    if not has(c) or c["model_type"] in ("olmo_hybrid", "sarvam_moe"):
         return c
     bias, qkv_bias = c.get("bias", c["model_type"] == "internlm2"), c.get("qkv_bias", False)
     llama = {k: v for k, v in c.items() if k not in ("bias", "qkv_bias", "auto_map")}
@@ -104,6 +147,8 @@ def to_file(c, tensors):
         return turned(tensors)
     if c["model_type"] == "olmo_hybrid":
         return olmo_to_file(tensors)
+    if c["model_type"] == "sarvam_moe":
+        return sarvam_to_file(tensors)
     tensors = {k: v for k, v in tensors.items() if not absent(c, k)}
     if c["model_type"] == "internlm3":
         return tensors
@@ -127,6 +172,8 @@ def from_file(c, tensors, state):
         return turned(tensors)
     if c["model_type"] == "olmo_hybrid":
         return olmo_from_file(tensors, state)
+    if c["model_type"] == "sarvam_moe":
+        return sarvam_from_file(tensors, state)
     out = {name: torch.zeros_like(t) for name, t in state.items()}
     for name in out:
         if absent(c, name):

@@ -563,3 +563,41 @@ Test(config_families, cohere_2_has_layers_without_experts_in_front)
 	said_refused(COHERE2_MOE, COHERE2_SIZES, COHERE2_EXPERTS ", \"sliding_window\": null", ERR_UNSUPPORTED, "\"sliding_window\" is null");
 	said_refused(COHERE2_MOE, COHERE2_SIZES, COHERE2_EXPERTS ", \"moe_intermediate_size\": 16", ERR_UNSUPPORTED, "\"moe_intermediate_size\" is set");
 }
+
+#define CLOVA "HyperCLOVAXForCausalLM"
+#define CLOVA_SCALES "\"embedding_multiplier\": 6.0, \"residual_multiplier\": 0.5, \"attention_multiplier\": 0.125, \"logits_scaling\": 0.25"
+Test(config_families, norms_behind_blocks_of_hyperclova_x_take_the_blocks_multiplier)
+{
+	good(CLOVA, CLOVA_SCALES ", \"use_post_norm\": true, \"attention_bias\": true, \"mlp_bias\": true, \"end_token_id\": 5");
+	cr_assert(c.post_norms && c.embed_scale == 6 && c.scales[SCALE_POST_NORM] == 0.5f && c.norm_eps == 1e-6f && c.attention_bias && c.mlp_bias);
+	cr_assert(c.attention_scale == 0.125f && c.logits_scale == 0.25f && !c.tied_embeddings && c.rope.theta == 10000);
+	good(CLOVA, CLOVA_SCALES ", \"use_post_norm\": false");
+	cr_assert(!c.post_norms && c.embed_scale == 12 && c.scales[SCALE_POST_NORM] == 1 && c.norm_eps == 4e-6f);
+	good(CLOVA, "\"head_dim\": 16, \"use_post_norm\": true, \"attention_multiplier\": null");
+	cr_assert(c.attention_scale == 0.25f && c.embed_scale == 1 && c.logits_scale == 1 && c.scales[SCALE_POST_NORM] == 1);
+	good("GraniteForCausalLM", CLOVA_SCALES);
+	cr_assert(c.embed_scale == 12 && c.logits_scale == 4 && c.scales[SCALE_POST_NORM] == 1);
+	refused(CLOVA, CLOVA_SCALES, ERR_FORMAT, "\"use_post_norm\" is missing; of a " CLOVA " it must be true or false");
+	refused(CLOVA, CLOVA_SCALES ", \"use_post_norm\": 1", ERR_FORMAT, "\"use_post_norm\" must be true or false, found");
+	refused(CLOVA, "\"use_post_norm\": true, \"residual_multiplier\": 0", ERR_FORMAT, "\"residual_multiplier\" must be a number above 0");
+	refused("GraniteForCausalLM", "\"use_post_norm\": true", ERR_UNSUPPORTED, "\"use_post_norm\" is set, which is not supported for GraniteForCausalLM");
+}
+
+#define SARVAM "SarvamMoEForCausalLM"
+Test(config_families, sarvam_is_glm_4_5_under_other_names)
+{
+	good(SARVAM, QWEN_EXPERTS ", \"num_shared_experts\": 3, \"use_qk_norm\": true, \"use_qkv_bias\": true, \"num_mtp_layers\": 0, \"use_bias\": false, "
+			     "\"score_function\": \"sigmoid\", \"moe_router_enable_expert_bias\": true, \"first_k_dense_replace\": 2, \"n_group\": 2, \"topk_group\": 1");
+	cr_assert(c.head_dim == 64 && c.rope.dim == 64 && c.rope.theta == 8000000 && c.attention_bias && c.shared_intermediate == 72);
+	cr_assert(c.router.sigmoid && c.router.groups == 2 && c.router.scale == 2.5f && c.normalize_experts && c.router.sum_plus == 1e-20f);
+	cr_assert(!(c.layer_flags[1] & LAYER_EXPERTS) && (c.layer_flags[2] & LAYER_EXPERTS));
+	good(SARVAM, "\"n_routed_experts\": 8, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 24, \"n_shared_experts\": 1, \"attention_bias\": false, "
+		     "\"num_nextn_predict_layers\": 0, \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 5000, \"partial_rotary_factor\": 1.0}");
+	cr_assert(c.experts == 8 && c.shared_intermediate == 24 && !c.attention_bias && c.rope.theta == 5000 && (c.layer_flags[1] & LAYER_EXPERTS));
+	refused(SARVAM, QWEN_EXPERTS ", \"n_routed_experts\": 16", ERR_INVALID, "\"n_routed_experts\" and \"num_experts\" are the same field of a " SARVAM);
+	refused(SARVAM, QWEN_EXPERTS ", \"score_function\": \"softmax\"", ERR_UNSUPPORTED, "(the field \"score_function\" of a " SARVAM ")");
+	refused(SARVAM, QWEN_EXPERTS ", \"use_qk_norm\": false", ERR_UNSUPPORTED, "\"use_qk_norm\" must be true for " SARVAM);
+	refused(SARVAM, QWEN_EXPERTS ", \"moe_router_enable_expert_bias\": false", ERR_UNSUPPORTED, "\"moe_router_enable_expert_bias\" must be true for " SARVAM);
+	refused(SARVAM, QWEN_EXPERTS ", \"use_bias\": true", ERR_UNSUPPORTED, "\"use_bias\" is set, which is not supported for " SARVAM);
+	refused(SARVAM, QWEN_EXPERTS ", \"partial_rotary_factor\": 0.5", ERR_UNSUPPORTED, "\"partial_rotary_factor\" is set");
+}

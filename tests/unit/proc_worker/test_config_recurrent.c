@@ -235,7 +235,7 @@ Test(config_recurrent, every_layer_of_falcon_attends_and_keeps_a_state)
 	cr_assert(!r->normed && r->norm_first && r->conv_bias && !r->bias);
 	cr_assert(c.embed_scale == 5.5f && c.logits_scale == 0.25f && c.attention_scale == (f32)(2 / sqrt(12)));
 	const f32 wanted[SCALE_COUNT] = {[SCALE_NONE] = 1,	  [SCALE_STATE_GATE] = 2,   [SCALE_STATE_DECAY] = 10, [SCALE_STATE_V] = 4,  [SCALE_STATE_K] = 6,
-					 [SCALE_STATE_Q] = 8,	  [SCALE_STATE_OUT] = 0.125f, [SCALE_ATTN_OUT] = 1.5f,  [SCALE_GATE] = 0.5f, [SCALE_DOWN] = 0.25f, [SCALE_SHARED] = 1};
+					 [SCALE_STATE_Q] = 8,	  [SCALE_STATE_OUT] = 0.125f, [SCALE_ATTN_OUT] = 1.5f,  [SCALE_GATE] = 0.5f, [SCALE_DOWN] = 0.25f, [SCALE_SHARED] = 1, [SCALE_POST_NORM] = 1};
 	cr_assert(memcmp(c.scales, wanted, sizeof(wanted)) == 0);
 	good(FALCON, "\"mamba_n_heads\": 6, \"mamba_d_ssm\": null, \"mamba_rms_norm\": true, \"mamba_norm_before_gate\": false");
 	cr_assert(r->value_dim == 16 && r->key_dim == 256 && r->normed && !r->norm_first && c.scales[SCALE_DOWN] == 1 && c.embed_scale == 1);

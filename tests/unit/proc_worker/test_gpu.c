@@ -51,6 +51,10 @@ Test(gpu, every_family_answers_as_on_the_cpu, .timeout = 400)
 		 FAMILY("GraniteForCausalLM",
 			", \"embedding_multiplier\": 3.0, \"residual_multiplier\": 0.4, "
 			"\"attention_multiplier\": 0.1, \"logits_scaling\": 2.0")},
+		{"norms behind blocks that take their multiplier",
+		 FAMILY("HyperCLOVAXForCausalLM",
+			", \"embedding_multiplier\": 3.0, \"residual_multiplier\": 0.4, "
+			"\"attention_multiplier\": 0.1, \"logits_scaling\": 0.5, \"use_post_norm\": true")},
 		{"layers without positions", FAMILY("SmolLM3ForCausalLM", ", \"no_rope_layer_interval\": 2")},
 		{"LayerNorm, biases of q, k, v, a part of heads rotates",
 		 LAYER_NORM("StableLmForCausalLM", "layer_norm_eps",
@@ -102,6 +106,9 @@ Test(gpu, experts_in_some_layers_of_an_odd_size_answer_as_on_the_cpu, .timeout =
 
 Test(gpu, an_expert_of_all_tokens_answers_as_on_the_cpu, .timeout = 120)
 {
+	check_experts("Sarvam", FAMILY("SarvamMoEForCausalLM", ", \"num_experts\": 8, \"num_experts_per_tok\": 3, \"moe_intermediate_size\": 32, "
+								  "\"num_shared_experts\": 1, \"use_qkv_bias\": true"),
+		      0.15);
 	check_experts("Qwen 2", FAMILY("Qwen2MoeForCausalLM", EXPERTS ", \"shared_expert_intermediate_size\": 80"), 0.15);
 }
 
