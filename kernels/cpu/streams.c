@@ -84,7 +84,7 @@ static float sum_of(const float *x, u32 width)
 	return vec_sum(vec_add(vec_add(sums[0], sums[1]), vec_add(sums[2], sums[3])));
 }
 
-/* Lanes behind the end are as far from the mean as it is itself: nowhere. */
+/* Lanes behind the end hold the mean itself, whose distance is 0. */
 static float distances_of(const float *x, u32 width, float mean)
 {
 	const vec m = vec_set1(mean);

@@ -16,7 +16,7 @@ enum {
 };
 #define SPARSITY 0.95
 #define COEF_CLIP 120.0
-#define QUANTILE_MOST 40.0 /* below -39 no number is left of the distribution */
+#define QUANTILE_MOST 40.0 /* as far below the mean less than the least double is left */
 
 /* Below it are a `share` of normally distributed numbers, in standard deviations above their mean. */
 static double normal_quantile(double share)
