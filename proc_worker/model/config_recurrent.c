@@ -458,6 +458,8 @@ enum err config_read_recurrent(struct model_config *c, json_val v, struct err_ms
 	if (!e && c->arch->rope_nullable)
 		e = read_null_rope(c, v, em);
 	const u32 count = count_layers(c, &attend);
+	if (!e && c->arch->attention_free && attend > 0)
+		return err_set(em, ERR_UNSUPPORTED, "config.json: %u of the layers are of attention (\"layer_types\"); of a %s none is", attend, c->arch->name);
 	if (!e && count == 0 && c->arch->single_blocks)
 		return err_set(em, ERR_UNSUPPORTED, "config.json: none of the layers is %s (\"hybrid_override_pattern\", \"layer_types\"); a %s must have one at least",
 			       c->arch->recurrent_layer, c->arch->name);
@@ -465,8 +467,6 @@ enum err config_read_recurrent(struct model_config *c, json_val v, struct err_ms
 		c->recurrent = (struct recurrent_config){0};
 		return e;
 	}
-	if (c->arch->attention_free && attend > 0)
-		return err_set(em, ERR_UNSUPPORTED, "config.json: %u of the layers are of attention (\"layer_types\"); of a %s none is", attend, c->arch->name);
 	if (attend == 0 && !c->arch->attention_free)
 		return err_set(em, ERR_UNSUPPORTED, "config.json: none of the layers is one of attention (\"layer_types\"); a %s must have one at least",
 			       c->arch->name);

@@ -11,7 +11,7 @@ u32 selective_low_width(const struct model_config *m)
 }
 
 /* To decoder.low, the sum of all ranks. */
-static enum err select(struct decoder *d, const struct layer_weights *w, const struct recurrent_layout *l, u32 first, u32 tokens, struct err_msg *em)
+static enum err select_values(struct decoder *d, const struct layer_weights *w, const struct recurrent_layout *l, u32 first, u32 tokens, struct err_msg *em)
 {
 	struct collectives *c = d->config.collectives;
 	float *low = d->low + (size_t)first * w->x_proj.n;
@@ -100,7 +100,7 @@ enum err selective_recur(struct decoder *d, u32 index, const struct recurrent_la
 	ASSERT(w->x_proj.n == selective_low_width(d->config.model) && w->dt_proj.n == l->channels);
 	if (tokens == 0) /* on no rank */
 		return ERR_OK;
-	enum err e = select(d, w, l, first, tokens, em);
+	enum err e = select_values(d, w, l, first, tokens, em);
 	if (!e)
 		e = norm_selected(d, w, first, tokens, em);
 	if (!e)

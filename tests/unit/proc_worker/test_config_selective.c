@@ -95,6 +95,7 @@ Test(config_selective, what_mamba_says_is_checked)
 	refused(MAMBA, MAMBA_SIZES, "\"rope_theta\": 1e4", ERR_UNSUPPORTED, "\"rope_theta\" is set, which is not supported for " MAMBA);
 	refused(MAMBA, MAMBA_SIZES, "\"d_inner\": 64, \"intermediate_size\": 96", ERR_INVALID, "\"d_inner\" and \"intermediate_size\" are the same field of a " MAMBA);
 	refused(MAMBA, MAMBA_SIZES, "\"layer_types\": [\"mamba\", \"attention\", \"mamba\"]", ERR_UNSUPPORTED, "1 of the layers are of attention (\"layer_types\")");
+	refused(MAMBA, MAMBA_SIZES, "\"layer_types\": [\"attention\", \"attention\", \"attention\"]", ERR_UNSUPPORTED, "3 of the layers are of attention");
 	refused(MAMBA, MAMBA_SIZES, "\"layer_types\": [\"mamba\"]", ERR_FORMAT, "\"layer_types\" must be an array of 3 strings");
 	refused(MAMBA, MAMBA_SIZES, "\"ssm_cfg\": {\"layer\": \"Mamba2\"}", ERR_UNSUPPORTED, "unknown field \"ssm_cfg\"");
 	refused(MAMBA, MAMBA_SIZES, "\"rms_norm\": false", ERR_UNSUPPORTED, "\"rms_norm\" must be true for " MAMBA);
