@@ -5,10 +5,6 @@
 
 #include "tests/kern/check_recurrent.h"
 
-enum { LOOSE = 3 /* values behind each of a token's arrays that none has */ };
-
-static const struct kern_limits small_limits = {.tokens = 1, .rows = 1, .heads = 1, .kv_heads = 1, .head_dim = 2, .hidden = 2};
-
 struct recurrence_shape {
 	u32 heads, key_heads, key_dim, value_dim, pattern;
 	enum kern_recurrence kind;
@@ -131,7 +127,7 @@ static const char *runs(struct check *c, u32 target, struct kern_recurrent_args 
 	const char *problem = NULL;
 	for (u32 i = 0; i < 4 && !problem; i++) {
 		const size_t first = i == 3 ? (size_t)(a->v - in) : 0;
-		check_ctx(c, &ctx, &small_limits, i == 3 ? 1 : i % CHECK_POOLS);
+		check_ctx(c, &ctx, &check_recurrent_limits, i == 3 ? 1 : i % CHECK_POOLS);
 		data[i] = check_rows_copy(c, r);
 		out[i] = check_alloc(c, bytes);
 		run.a = *a;
@@ -184,14 +180,14 @@ static void recurrence_case(struct check *c, u32 target, const struct recurrence
 	check_rows_make(c, &r, s->pattern, (size_t)s->heads * s->key_dim * s->value_dim);
 	struct kern_recurrent_args a = {.heads = s->heads, .key_heads = s->key_heads, .key_dim = s->key_dim, .value_dim = s->value_dim, .kind = s->kind};
 	const u32 keys = s->key_heads * s->key_dim, values = s->heads * s->value_dim;
-	a.stride = 2 * keys + values + decays(&a) + s->heads + 5 * LOOSE;
+	a.stride = 2 * keys + values + decays(&a) + s->heads + 5 * CHECK_LOOSE;
 	float *in = check_floats(c, (size_t)r.tokens * a.stride + 1, false);
 	float *bias = check_floats(c, decays(&a), false), *rates = check_floats(c, s->heads, false);
 	a.q = in;
-	a.k = a.q + keys + LOOSE;
-	a.v = a.k + keys + LOOSE;
-	a.decay = a.v + values + LOOSE;
-	a.beta = s->kind == KERN_SCAN ? NULL : a.decay + decays(&a) + LOOSE;
+	a.k = a.q + keys + CHECK_LOOSE;
+	a.v = a.k + keys + CHECK_LOOSE;
+	a.decay = a.v + values + CHECK_LOOSE;
+	a.beta = s->kind == KERN_SCAN ? NULL : a.decay + decays(&a) + CHECK_LOOSE;
 	a.decay_bias = bias;
 	a.rate_log = rates;
 	a.skip = s->kind == KERN_SCAN ? check_floats(c, s->heads, false) : NULL;

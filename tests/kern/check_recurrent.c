@@ -6,7 +6,7 @@
 
 #include "tests/kern/check_recurrent.h"
 
-static const struct kern_limits small_limits = {.tokens = 1, .rows = 1, .heads = 1, .kv_heads = 1, .head_dim = 2, .hidden = 2};
+const struct kern_limits check_recurrent_limits = {.tokens = 1, .rows = 1, .heads = 1, .kv_heads = 1, .head_dim = 2, .hidden = 2};
 
 /* ---------------------------------------------------------------- rows and their states */
 
@@ -159,7 +159,7 @@ static const char *conv_runs(struct check *c, u32 target, struct kern_conv_args 
 	const char *problem = NULL;
 	for (u32 i = 0; i < 6 && !problem; i++) {
 		const u32 place = i - 3; /* 0: x, 1: before, 2: behind */
-		check_ctx(c, &ctx, &small_limits, i % CHECK_POOLS);
+		check_ctx(c, &ctx, &check_recurrent_limits, i % CHECK_POOLS);
 		data[i] = check_rows_copy(c, r);
 		out[i] = check_alloc(c, bytes);
 		run.a = *a;
@@ -259,7 +259,7 @@ static void gate_case(struct check *c, u32 target, const struct gate_shape *s)
 	gate_want(&a, in, in + wide, want, size);
 	for (u32 run = 0; run < CHECK_RUNS && !problem; run++) {
 		struct kern_ctx ctx;
-		check_ctx(c, &ctx, &small_limits, run % CHECK_POOLS);
+		check_ctx(c, &ctx, &check_recurrent_limits, run % CHECK_POOLS);
 		out[run] = check_alloc(c, bytes);
 		memcpy(out[run], in, bytes);
 		a.x = out[run];

@@ -4,7 +4,14 @@
 
 #include "tests/kern/check.h"
 
-enum { CHECK_ROWS_MOST = 8, CHECK_ROWS_PATTERNS = 6 };
+enum {
+	CHECK_ROWS_MOST = 8,
+	CHECK_ROWS_PATTERNS = 6,
+	CHECK_LOOSE = 3, /* values behind each of a token's arrays that none has */
+};
+
+/* These ops need nothing in the scratch. */
+extern const struct kern_limits check_recurrent_limits;
 
 /* Slots are permuted, with some between them that are nobody's; every other row begins with what is a NaN in its state. */
 struct check_rows {

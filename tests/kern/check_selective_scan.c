@@ -5,10 +5,6 @@
 
 #include "tests/kern/check_recurrent.h"
 
-enum { LOOSE = 3 /* values behind each of a token's arrays that none has */ };
-
-static const struct kern_limits small_limits = {.tokens = 1, .rows = 1, .heads = 1, .kv_heads = 1, .head_dim = 2, .hidden = 2};
-
 struct scan_shape {
 	u32 channels, state_dim, pattern;
 };
@@ -81,7 +77,7 @@ static const char *runs(struct check *c, u32 target, const struct kern_selective
 	float *poison = check_alloc(c, bytes), *out[4], *data[4];
 	const char *problem = NULL;
 	for (u32 i = 0; i < 4 && !problem; i++) {
-		check_ctx(c, &ctx, &small_limits, i == 3 ? 1 : i % CHECK_POOLS);
+		check_ctx(c, &ctx, &check_recurrent_limits, i == 3 ? 1 : i % CHECK_POOLS);
 		data[i] = check_rows_copy(c, r);
 		out[i] = check_alloc(c, bytes);
 		run.a = *a;
@@ -128,14 +124,14 @@ static void scan_case(struct check *c, u32 target, const struct scan_shape *s)
 {
 	struct check_rows r;
 	check_rows_make(c, &r, s->pattern, (size_t)s->channels * s->state_dim);
-	struct kern_selective_scan_args a = {.channels = s->channels, .state_dim = s->state_dim, .stride = 2 * s->channels + LOOSE,
-					     .step_stride = s->channels + LOOSE, .key_stride = 2 * s->state_dim + 2 * LOOSE};
+	struct kern_selective_scan_args a = {.channels = s->channels, .state_dim = s->state_dim, .stride = 2 * s->channels + CHECK_LOOSE,
+					     .step_stride = s->channels + CHECK_LOOSE, .key_stride = 2 * s->state_dim + 2 * CHECK_LOOSE};
 	float *steps = check_floats(c, (size_t)r.tokens * a.step_stride + 1, false), *keys = check_floats(c, (size_t)r.tokens * a.key_stride + 1, false);
 	float *rates = check_floats(c, (size_t)s->state_dim * s->channels, false);
 	a.x = check_floats(c, (size_t)r.tokens * a.stride + 1, true);
 	a.step = steps;
 	a.k = keys;
-	a.q = keys + s->state_dim + LOOSE;
+	a.q = keys + s->state_dim + CHECK_LOOSE;
 	a.rate = rates;
 	a.step_bias = check_floats(c, s->channels, false);
 	a.skip = check_floats(c, s->channels, false);
