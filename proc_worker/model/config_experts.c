@@ -59,6 +59,22 @@ static enum err read_shared_width(struct model_config *c, json_val v, struct err
 	return e;
 }
 
+/* Programs disagree about whether it is the width of one or of all of them: it may only be what these have anyway. */
+static enum err check_shared_width(const struct model_config *c, json_val v, struct err_msg *em)
+{
+	u32 width = 0;
+
+	if (!arch_has_own(c->arch, "moe_shared_expert_intermediate_size"))
+		return ERR_OK;
+	enum err e = config_may_count(v, "moe_shared_expert_intermediate_size", CONFIG_DIM_MAX, c->shared_intermediate, &width, em);
+	if (!e && width != c->shared_intermediate)
+		e = err_set(em, ERR_UNSUPPORTED,
+			    "config.json: \"moe_shared_expert_intermediate_size\" is %u; of a %s it must be \"n_shared_experts\" times "
+			    "\"moe_intermediate_size\", which is %u",
+			    width, c->arch->name, c->shared_intermediate);
+	return e;
+}
+
 /* One MLP as wide as all of them. */
 static enum err read_shared(struct model_config *c, json_val v, struct err_msg *em)
 {
@@ -71,7 +87,7 @@ static enum err read_shared(struct model_config *c, json_val v, struct err_msg *
 			       "than %d",
 			       count, c->expert_intermediate, CONFIG_DIM_MAX);
 	c->shared_intermediate = count * c->expert_intermediate;
-	return e;
+	return e ? e : check_shared_width(c, v, em);
 }
 
 static enum err read_groups(struct model_config *c, json_val v, struct err_msg *em)

@@ -292,6 +292,7 @@ static const struct {
 	{"qk_layernorm", 0, NAN},
 	{"num_nextn_predict_layers", 0, 0},
 	{"n_shared_experts", 0, 0},
+	{"moe_shared_expert_intermediate_size", 0, 0},
 	{"rotary_pct", 0, 1},
 	{"use_expert_bias", 0, NAN},
 	{"block_auto_adjust_ff_dim", 0, NAN},
@@ -409,6 +410,8 @@ static const struct {
 	{"mla_use_nope", 0, true},
 	{"use_grouped_topk", 0, true},
 	{"moe_router_enable_expert_bias", 0, true},
+	{"moe_router_enable_routed_scaling", 0, true},
+	{"moe_router_enable_shared_expert", 0, true},
 	{"tie_word_embeddings", 0, false}, /* which programs disagree about */
 };
 
@@ -437,7 +440,7 @@ static const char *const INERT[] = {
 	/* training */
 	"initializer_range", "initializer_factor", "attention_dropout", "hidden_dropout", "embd_pdrop",
 	"loss_type", "resid_pdrop", "attn_pdrop", "dropout", "classifier_dropout", "hidden_dropout_prob",
-	"residual_dropout", "embedding_dropout", "activation_dropout", "layerdrop", "init_std",
+	"residual_dropout", "embedding_dropout", "output_dropout", "activation_dropout", "layerdrop", "init_std",
 	"attention_probs_dropout_prob", "moe_capacity", "router_aux_loss_coef", "router_jitter_noise",
 	"input_jitter_noise", "load_balance_coeff", "aux_loss_alpha", "seq_aux", "ep_size",
 	"block_mlp_init_scale", "block_out_init_scale", "block_use_xavier_init", "conv_use_xavier_init",

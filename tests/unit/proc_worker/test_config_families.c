@@ -594,6 +594,18 @@ Test(config_families, sarvam_is_glm_4_5_under_other_names)
 	good(SARVAM, "\"n_routed_experts\": 8, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 24, \"n_shared_experts\": 1, \"attention_bias\": false, "
 		     "\"num_nextn_predict_layers\": 0, \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 5000, \"partial_rotary_factor\": 1.0}");
 	cr_assert(c.experts == 8 && c.shared_intermediate == 24 && !c.attention_bias && c.rope.theta == 5000 && (c.layer_flags[1] & LAYER_EXPERTS));
+	/* what the published files say beside it, and names that others of this lineage have */
+	good(SARVAM, QWEN_EXPERTS ", \"num_shared_experts\": 1, \"moe_shared_expert_intermediate_size\": 24, \"embedding_dropout\": 0.0, \"output_dropout\": 0.0, "
+			     "\"attn_implementation\": \"eager\", \"max_window_layers\": 19, \"moe_router_enable_routed_scaling\": true, "
+			     "\"moe_router_enable_shared_expert\": true");
+	cr_assert(c.shared_intermediate == 24 && c.router.scale == 2.5f);
+	good(SARVAM, QWEN_EXPERTS ", \"num_shared_experts\": 2, \"moe_shared_expert_intermediate_size\": 48");
+	refused(SARVAM, QWEN_EXPERTS ", \"moe_shared_expert_intermediate_size\": 25", ERR_UNSUPPORTED,
+		"\"moe_shared_expert_intermediate_size\" is 25; of a " SARVAM " it must be \"n_shared_experts\" times \"moe_intermediate_size\", which is 24");
+	refused(SARVAM, QWEN_EXPERTS ", \"num_shared_experts\": 2, \"moe_shared_expert_intermediate_size\": 24", ERR_UNSUPPORTED, "which is 48");
+	refused(SARVAM, QWEN_EXPERTS ", \"moe_shared_expert_intermediate_size\": -24", ERR_FORMAT, "\"moe_shared_expert_intermediate_size\" must be an integer");
+	refused(SARVAM, QWEN_EXPERTS ", \"moe_router_enable_routed_scaling\": false", ERR_UNSUPPORTED, "\"moe_router_enable_routed_scaling\" must be true for " SARVAM);
+	refused(SARVAM, QWEN_EXPERTS ", \"moe_router_enable_shared_expert\": false", ERR_UNSUPPORTED, "\"moe_router_enable_shared_expert\" must be true for " SARVAM);
 	refused(SARVAM, QWEN_EXPERTS ", \"n_routed_experts\": 16", ERR_INVALID, "\"n_routed_experts\" and \"num_experts\" are the same field of a " SARVAM);
 	refused(SARVAM, QWEN_EXPERTS ", \"score_function\": \"softmax\"", ERR_UNSUPPORTED, "(the field \"score_function\" of a " SARVAM ")");
 	refused(SARVAM, QWEN_EXPERTS ", \"use_qk_norm\": false", ERR_UNSUPPORTED, "\"use_qk_norm\" must be true for " SARVAM);
