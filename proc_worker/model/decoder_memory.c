@@ -7,6 +7,8 @@
 #include "proc_worker/model/latent.h"
 #include "proc_worker/model/selective.h"
 
+enum { TOLD = 2 /* floats that ranks tell each other of a token, whatever it is wide: squares of q and k, moments of a gate */ };
+
 static float *carve(char *base, size_t *offset, size_t count)
 {
 	return region_carve(base, offset, count * sizeof(float));
@@ -108,7 +110,7 @@ void decoder_fini(struct decoder *d)
 
 size_t decoder_exchange_bytes(const struct model_config *model, u32 ranks, u32 tokens_max)
 {
-	size_t sums = tokens_max * most(model->hidden, selective_low_width(model));
+	size_t sums = tokens_max * most(most(model->hidden, TOLD), selective_low_width(model));
 	size_t logits = model->vocab_size / ranks + 1; /* at least one row of the largest share */
 
 	return (sums > logits ? sums : logits) * sizeof(float);

@@ -2,6 +2,7 @@
  * bits work, and blocks of the cache have what every layer needs and no more. What they compute is compared with transformers in test_families.c. */
 #include <criterion/criterion.h>
 
+#include "proc_worker/model/decoder.h"
 #include "proc_worker/runner.h"
 #include "tests/unit/proc_worker/random_model.h"
 #include "tests/unit/proc_worker/random_runs.h"
@@ -81,6 +82,14 @@ Test(gemma3n, routers_of_streams_keep_their_digits_where_other_weights_do_not, .
 		runner_destroy(&r);
 		random_model_remove(&model);
 	}
+}
+
+/* Two numbers a token, of streams that may be narrower. */
+Test(gemma3n, ranks_have_room_for_what_they_tell_each_other_of_gates)
+{
+	const struct model_config narrow = {.hidden = 1, .vocab_size = 8};
+
+	cr_expect_eq(decoder_exchange_bytes(&narrow, 2, 64), 64 * 2 * sizeof(float));
 }
 
 Test(gemma3n, adapters_are_refused_by_name)
