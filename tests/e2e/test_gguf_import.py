@@ -393,7 +393,7 @@ def test_windows_are_no_guess(pattern, tmp_path, cache):
 
 
 @pytest.mark.parametrize("change,said", [
-    ({"general.architecture": "mamba"}, "general.architecture is 'mamba', which is not supported; supported: llama, "),
+    ({"general.architecture": "rwkv7"}, "general.architecture is 'rwkv7', which is not supported; supported: llama, "),
     ({"general.architecture": None}, "general.architecture is missing"),
     ({"general.type": "adapter"}, "general.type is 'adapter': the file holds no model"),
     ({"llama.context_length": None}, "llama.context_length is missing; it must be an integer above 0"),
