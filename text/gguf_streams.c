@@ -21,6 +21,16 @@ static void write_rows(struct gguf_config *c, const char *field, const char *ten
 	gguf_config_write_uint(c, field, rows);
 }
 
+/* Matrices of all streams but the first, together in one tensor; without it the checkpoint has none. */
+static void check_streams(struct gguf_config *c, const char *tensor, u32 streams)
+{
+	const struct gguf_tensor *t = gguf_tensor_find(c->g, tensor);
+
+	if (t && streams > 1 && (t->dims != 3 || t->shape[0] != streams - 1))
+		gguf_config_fail(c, ERR_FORMAT, "the tensor %s must have three dimensions, the first one of %u streams (%s.altup.num_inputs, less the first)", tensor,
+				 streams - 1, c->arch);
+}
+
 /* Files have by how many standard deviations gates must be above the mean, -infinity where all count; config.json has the share that is below it. */
 static void write_sparsity(struct gguf_config *c)
 {
@@ -49,9 +59,12 @@ static void write_sparsity(struct gguf_config *c)
 
 void gguf_config_write_streams(struct gguf_config *c)
 {
+	const u32 streams = gguf_config_need_int(c, "altup.num_inputs");
 	u32 active = 0, shared = 0;
 
-	gguf_config_write_uint(c, "altup_num_inputs", gguf_config_need_int(c, "altup.num_inputs"));
+	gguf_config_write_uint(c, "altup_num_inputs", streams);
+	check_streams(c, "altup_proj.weight", streams);
+	check_streams(c, "altup_unembd_proj.weight", streams);
 	(void)gguf_config_int(c, "altup.active_idx", &active);
 	gguf_config_write_uint(c, "altup_active_idx", active);
 	gguf_config_write_bool(c, "altup_correct_scale", gguf_config_layers_have(c, "altup_correct_scale.weight"));

@@ -370,8 +370,10 @@ BESIDE = {"per_layer_token_embd.weight": ("F16", [6, 8], bytes(96)), "blk.0.laur
     ({"activation_sparsity_scale": ["1", "1"]}, {}, "that of layer 0 is none, or so large that no gate is"),
     ({}, {"blk.0.laurel_l.weight": None}, "the tensor blk.0.laurel_l.weight is missing, or has not two dimensions"),
     ({}, {"per_layer_token_embd.weight": ("F16", [8], bytes(16))}, "the tensor per_layer_token_embd.weight is missing, or has not two dimensions"),
+    ({}, {"altup_proj.weight": ("F16", [4, 4, 4], bytes(128))}, "the tensor altup_proj.weight must have three dimensions, the first one of 3 streams"),
+    ({}, {"altup_unembd_proj.weight": ("F16", [4, 4], bytes(32))}, "the tensor altup_unembd_proj.weight must have three dimensions, the first one of 3"),
     ({"altup.coef_clip": 3.0}, {}, "the value gemma3n.altup.coef_clip is not known for Gemma3nForCausalLM"),
-], ids=["usual", "other", "count", "shared", "scales", "nan", "scale", "texts", "rank", "inputs", "unknown"])
+], ids=["usual", "other", "count", "shared", "scales", "nan", "scale", "texts", "rank", "inputs", "matrices", "flat", "unknown"])
 def test_several_residual_streams(change, tensors, expected, tmp_path, cache):
     values = {"gemma3n." + k: v for k, v in {**STREAMS, **change}.items()}
     values["general.architecture"] = "gemma3n"
