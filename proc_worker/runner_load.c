@@ -12,6 +12,7 @@
 #include "common/step_digest.h"
 #include "proc_worker/host_memory.h"
 #include "proc_worker/model/latent.h"
+#include "proc_worker/model/recurrent.h"
 #include "proc_worker/model/tensor_names.h"
 
 enum {
@@ -333,12 +334,22 @@ static enum err load_weights(struct runner *r, struct err_msg *em)
 				r->config.limits.tokens_max, em);
 }
 
-static u32 widest_mlp(const struct model_shard *s)
+static u32 most(u32 a, u32 b)
 {
-	u32 dense = s->intermediate > s->wide_intermediate ? s->intermediate : s->wide_intermediate;
-	u32 widest = dense > s->expert_intermediate ? dense : s->expert_intermediate;
+	return a > b ? a : b;
+}
 
-	return widest > s->shared_intermediate ? widest : s->shared_intermediate;
+/* The most inputs of any product but those of the hidden size and those behind attention. */
+static u32 widest_inputs(const struct runner *r)
+{
+	const struct model_config *m = &r->model;
+	const struct model_shard *s = &r->shard;
+	const u32 mlp = most(most(s->intermediate, s->wide_intermediate), most(s->expert_intermediate, s->shared_intermediate));
+	const u32 state = most(recurrent_layout(m, s).out_width, most(m->recurrent.step_rank, m->recurrent.key_dim));
+	const u32 latent = m->arch->latent ? most(m->latent.q_rank, latent_head_width(m)) : 0;
+	const u32 low = most(latent, most(m->input_width, m->altup.laurel_rank));
+
+	return most(mlp, most(state, low));
 }
 
 /* A step of so many tokens takes hardly longer than one of a single token: reading the weights bounds it. Measured:
@@ -403,7 +414,7 @@ static enum err make_decoder(struct runner *r, struct err_msg *em)
 				     .kv_heads = r->shard.kv_heads,
 				     .head_dim = r->model.head_dim,
 				     .hidden = r->model.hidden,
-				     .intermediate = widest_mlp(&r->shard),
+				     .intermediate = widest_inputs(r),
 				     .experts = r->model.experts,
 				     .attended = r->model.arch->latent ? latent_attended_width(&r->model, &r->shard) : 0,
 				     .lora_rank = r->loras.rank_sum_max,

@@ -88,6 +88,15 @@ void random_runs_check_ways(const char *text)
 	random_model_remove(&r.model);
 }
 
+void random_runs_check_wide(const char *text)
+{
+	static struct runs r;
+
+	random_model_write(&r.model, text, 3);
+	check_ways(&r, OPTION_KV_DTYPE_FLOAT32);
+	random_model_remove(&r.model);
+}
+
 /* Of one prompt [PROMPT_MAX][RANDOM_RUNS_VOCAB]. */
 static void logits_of(struct runs *r, const struct driver_config *config, float *logits)
 {

@@ -13,6 +13,8 @@ extern const enum option_kv_dtype random_runs_types[RANDOM_RUNS_TYPES];
 /* `text`: config.json, of RANDOM_RUNS_VOCAB tokens. Tokens are those of every prompt alone when several are computed together, in chunks,
  * with preemption, in blocks of other sizes and by several threads, with every type of the cache. */
 void random_runs_check_ways(const char *text);
+/* The same with one type of the cache, of models with products so wide that it takes long. */
+void random_runs_check_wide(const char *text);
 /* Logits are off by no more than `allowed` in the mean, and by something. */
 void random_runs_check_caches(const char *text, const double allowed[RANDOM_RUNS_TYPES]);
 /* A runner with an adapter ends with ERR_UNSUPPORTED and a text that has `words`. */

@@ -7,12 +7,13 @@
 #include "tests/unit/proc_worker/random_model.h"
 #include "tests/unit/proc_worker/random_runs.h"
 
-#define MODEL_OF(more)                                                                                                      \
+#define SIZED(laurel, input, more)                                                                                                   \
 	"{\"architectures\": [\"Gemma3nForCausalLM\"], \"vocab_size\": 96, \"hidden_size\": 48, \"intermediate_size\": 80, "    \
-	"\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 12, \"laurel_rank\": 6, \"tie_word_embeddings\": false, " \
+	"\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": 12, \"laurel_rank\": " laurel ", \"tie_word_embeddings\": false, " \
 	"\"max_position_embeddings\": 256, \"sliding_window\": 8, \"num_hidden_layers\": 6, \"vocab_size_per_layer_input\": 90, "  \
-	"\"hidden_size_per_layer_input\": 10, \"layer_types\": [\"sliding_attention\", \"sliding_attention\", \"full_attention\", " \
+	"\"hidden_size_per_layer_input\": " input ", \"layer_types\": [\"sliding_attention\", \"sliding_attention\", \"full_attention\", " \
 	"\"sliding_attention\", \"full_attention\", \"sliding_attention\"], " more "}"
+#define MODEL_OF(more) SIZED("6", "10", more)
 #define USUAL "\"num_kv_shared_layers\": 3, \"activation_sparsity_pattern\": [0.95, 0.8, 0.5, 0, 0.3, 0]"
 #define OTHER                                                                                                             \
 	"\"num_kv_shared_layers\": 0, \"activation_sparsity_pattern\": [0, 0, 0, 0, 0, 0.9], \"altup_num_inputs\": 3, \"altup_active_idx\": 2, " \
@@ -25,6 +26,13 @@ Test(gemma3n, tokens_do_not_depend_on_company_chunks_or_preemption, .timeout = 1
 {
 	for (u32 m = 0; m < COUNT_OF(texts); m++)
 		random_runs_check_ways(texts[m]);
+}
+
+/* What a product packs of its inputs needs room, of whatever they are. */
+Test(gemma3n, what_stands_beside_attention_and_mlp_may_be_wider_than_they, .timeout = 120)
+{
+	random_runs_check_wide(SIZED("8192", "10", USUAL));
+	random_runs_check_wide(SIZED("6", "2048", USUAL));
 }
 
 Test(gemma3n, caches_of_fewer_bits_lose_little, .timeout = 60)

@@ -24,6 +24,14 @@ Test(latent, tokens_do_not_depend_on_company_chunks_or_preemption, .timeout = 12
 	random_runs_check_ways(MODEL_OF(""));
 }
 
+/* What a product packs of its inputs needs room, of whatever they are. */
+Test(latent, what_queries_are_made_of_may_be_wider_than_the_stream, .timeout = 60)
+{
+	random_runs_check_wide("{\"architectures\": [\"YoutuForCausalLM\"], \"vocab_size\": 96, \"hidden_size\": 48, \"intermediate_size\": 80, "
+			       "\"num_hidden_layers\": 2, \"num_attention_heads\": 6, \"max_position_embeddings\": 256, \"rms_norm_eps\": 1e-6, "
+			       "\"kv_lora_rank\": 40, \"q_lora_rank\": 8192, \"qk_nope_head_dim\": 12, \"qk_rope_head_dim\": 8, \"v_head_dim\": 16}");
+}
+
 Test(latent, caches_of_fewer_bits_lose_little, .timeout = 60)
 {
 	static const double allowed[] = {0, 0.1, 0.01, 0.1, 0.4}; /* of logits that are 3 apart, with experts that a little may change */

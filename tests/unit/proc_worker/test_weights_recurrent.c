@@ -21,15 +21,17 @@
 #define LFM2                                                                                                                              \
 	"{\"architectures\": [\"Lfm2ForCausalLM\"], " SIZES ", \"layer_types\": [\"conv\", \"full_attention\"], \"conv_L_cache\": 4, " \
 	"\"conv_bias\": true, \"block_multiple_of\": 4}"
-#define GRANITE                                                                                                                                  \
+#define GRANITE_OF(more)                                                                                                                         \
 	"{\"architectures\": [\"GraniteMoeHybridForCausalLM\"], " SIZES ", \"layer_types\": [\"mamba\", \"attention\"], \"num_local_experts\": 0, " \
-	"\"shared_intermediate_size\": 80, \"mamba_d_state\": 10, \"mamba_n_groups\": 2, \"mamba_n_heads\": 8, \"mamba_proj_bias\": true}"
+	"\"shared_intermediate_size\": 80, \"mamba_d_state\": 10, \"mamba_n_groups\": 2, \"mamba_n_heads\": 8, \"mamba_proj_bias\": true" more "}"
+#define GRANITE GRANITE_OF("")
 #define JAMBA                                                                                                                                   \
 	"{\"architectures\": [\"JambaForCausalLM\"], " SIZES ", \"attn_layer_period\": 2, \"attn_layer_offset\": 1, \"num_experts\": 4, "       \
 	"\"mamba_d_state\": 5, \"mamba_dt_rank\": 7, \"mamba_proj_bias\": true}"
-#define FALCON_MAMBA                                                                                                                   \
+#define FALCON_MAMBA_OF(more)                                                                                                   \
 	"{\"architectures\": [\"FalconMambaForCausalLM\"], \"vocab_size\": 96, \"hidden_size\": 48, \"num_hidden_layers\": 2, " \
-	"\"state_size\": 5, \"time_step_rank\": 7}"
+	"\"state_size\": 5, " more "}"
+#define FALCON_MAMBA FALCON_MAMBA_OF("\"time_step_rank\": 7")
 #define FP8                                                                                                     \
 	", \"quantization_config\": {\"quant_method\": \"fp8\", \"fmt\": \"e4m3\", \"activation_scheme\": \"dynamic\", " \
 	"\"weight_block_size\": [16, 8]}"
@@ -360,6 +362,14 @@ Test(weights_recurrent, biases_that_are_not_read_are_found_in_any_layer)
 	cr_assert(t && strcmp(t->name, "model.layers.1.self_attn.q_proj.bias") == 0);
 	l.plan.config = &l.config;
 	unload();
+}
+
+/* What a product packs of its inputs needs room, of whatever they are. */
+Test(weights_recurrent, states_and_steps_may_be_wider_than_the_stream, .timeout = 120)
+{
+	random_runs_check_wide(FALCON_MAMBA_OF("\"intermediate_size\": 8192, \"time_step_rank\": 7"));
+	random_runs_check_wide(FALCON_MAMBA_OF("\"time_step_rank\": 8192"));
+	random_runs_check_wide(GRANITE_OF(", \"mamba_expand\": 160"));
 }
 
 Test(weights_recurrent, adapters_are_refused_by_name)
