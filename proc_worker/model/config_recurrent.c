@@ -202,6 +202,14 @@ static u32 count_layers(const struct model_config *c, u32 *attend)
 	return n;
 }
 
+/* What a file of the family says of which layers are of attention. */
+static const char *attention_fields(const struct arch *a)
+{
+	if (arch_has_own(a, "attn_layer_period"))
+		return "\"attn_layer_period\", \"attn_layer_offset\"";
+	return a->recurrent == RECURRENT_KDA ? "\"linear_attn_config\", \"layer_types\"" : "\"layer_types\"";
+}
+
 /* ---------------------------------------------------------------- their numbers */
 
 static enum err read_taps(struct model_config *c, json_val v, const char *name, u32 usual, struct err_msg *em)
@@ -468,8 +476,8 @@ enum err config_read_recurrent(struct model_config *c, json_val v, struct err_ms
 		return e;
 	}
 	if (attend == 0 && !c->arch->attention_free)
-		return err_set(em, ERR_UNSUPPORTED, "config.json: none of the layers is one of attention (\"layer_types\"); a %s must have one at least",
-			       c->arch->name);
+		return err_set(em, ERR_UNSUPPORTED, "config.json: none of the layers is one of attention (%s); a %s must have one at least",
+			       attention_fields(c->arch), c->arch->name);
 	e = check_activation(c, v, em);
 	if (e)
 		return e;

@@ -138,5 +138,7 @@ enum err config_read_selective(struct model_config *c, json_val v, struct err_ms
 		e = config_may_bool(v, "mamba_proj_bias", false, &r->bias, em);
 	if (!e && arch_has_own(c->arch, "mixer_rms_eps"))
 		e = config_may_float(v, "mixer_rms_eps", 1e-6, &r->gate_eps, em);
+	if (!e && r->gate_eps > 1) /* as of other norms */
+		e = err_set(em, ERR_INVALID, "config.json: \"mixer_rms_eps\" is %g; it must be at most 1", (double)r->gate_eps);
 	return e;
 }

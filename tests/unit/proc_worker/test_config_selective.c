@@ -53,7 +53,8 @@ Test(config_selective, what_jamba_says_is_checked)
 		"\"layer_types\"[3] is 'mamba', but by \"attn_layer_period\" the layer is full_attention");
 	refused(JAMBA, JAMBA_SIZES, "\"attn_layer_period\": 4, \"attn_layer_offset\": 4", ERR_INVALID,
 		"\"attn_layer_offset\" is 4; it must be below \"attn_layer_period\", which is 4");
-	refused(JAMBA, JAMBA_SIZES, "\"attn_layer_period\": 40, \"attn_layer_offset\": 39", ERR_UNSUPPORTED, "none of the layers is one of attention");
+	refused(JAMBA, JAMBA_SIZES, "\"attn_layer_period\": 40, \"attn_layer_offset\": 39", ERR_UNSUPPORTED,
+		"none of the layers is one of attention (\"attn_layer_period\", \"attn_layer_offset\"); a " JAMBA);
 	refused(JAMBA, JAMBA_SIZES, "\"attn_layer_period\": 0", ERR_INVALID, "\"attn_layer_period\" is 0; it must be 1 to 4096");
 	refused(JAMBA, JAMBA_SIZES, "\"expert_layer_offset\": 2", ERR_INVALID, "\"expert_layer_offset\" is 2; it must be below \"expert_layer_period\", which is 2");
 	refused(JAMBA, JAMBA_SIZES, "\"num_experts\": 4, \"num_experts_per_tok\": 5", ERR_INVALID, "\"num_experts_per_tok\" is 5, but there are only 4 experts");
@@ -101,6 +102,7 @@ Test(config_selective, what_mamba_says_is_checked)
 	refused(MAMBA, MAMBA_SIZES, "\"rms_norm\": false", ERR_UNSUPPORTED, "\"rms_norm\" must be true for " MAMBA);
 	refused(MAMBA, MAMBA_SIZES, "\"mixer_rms_eps\": 1e-6", ERR_UNSUPPORTED, "\"mixer_rms_eps\" is set, which is not supported for " MAMBA);
 	refused(MAMBA, MAMBA_SIZES, "\"state_size\": 0", ERR_INVALID, "\"mamba_d_state\" is 0; it must be 1 to 256 (the field \"state_size\" of a " MAMBA);
+	refused(FALCON, MAMBA_SIZES, "\"mixer_rms_eps\": 2", ERR_INVALID, "\"mixer_rms_eps\" is 2; it must be at most 1");
 	refused(FALCON, MAMBA_SIZES, "\"mixer_rms_eps\": 0", ERR_FORMAT, "\"mixer_rms_eps\" must be a number above 0");
 	refused(FALCON, MAMBA_SIZES, "\"num_experts\": 4", ERR_UNSUPPORTED, "\"num_experts\" is set, which is not supported for " FALCON);
 }

@@ -96,7 +96,8 @@ Test(kimi, every_layer_is_in_one_list)
 	refused(REST ", " LINEAR("\"full_attn_layers\": [1, 4], \"kda_layers\": [2, 3, 4]"), ERR_INVALID,
 		"\"kda_layers\" in \"linear_attn_config\" has layer 4, which was listed before");
 	refused(REST ", " LINEAR("\"kda_layers\": [1, 2, 4]"), ERR_INVALID, "layer 3 is neither in \"full_attn_layers\" nor in \"kda_layers\"");
-	refused(REST ", " LINEAR("\"full_attn_layers\": [], \"kda_layers\": [1, 2, 3, 4]"), ERR_UNSUPPORTED, "none of the layers is one of attention");
+	refused(REST ", " LINEAR("\"full_attn_layers\": [], \"kda_layers\": [1, 2, 3, 4]"), ERR_UNSUPPORTED,
+		"none of the layers is one of attention (\"linear_attn_config\", \"layer_types\")");
 	refused(ALL ", " TYPES("linear", "linear", "linear", "full"), ERR_INVALID,
 		"\"layer_types\"[1] is 'linear_attention', but by \"linear_attn_config\" the layer is full_attention");
 	refused(REST ", " TYPES("linear", "sliding", "linear", "full"), ERR_UNSUPPORTED, "\"layer_types\"[1] is 'sliding_attention'; supported: linear_attention");
