@@ -37,7 +37,7 @@ static void write_period(struct gguf_config *c, const char *what, layer_is_fn is
 	}
 	period = second < c->layers ? second - first : c->layers;
 	for (u32 i = 0; i < c->layers; i++)
-		if (is(c, i) != (i % period == first)) {
+		if (is(c, i) != (i % period == first % period)) {
 			gguf_config_fail(c, ERR_UNSUPPORTED, "layers %u and %u have %s, and layer %u %s; of a %s one layer in so many has", first, second, what, i,
 					 is(c, i) ? "has, too" : "has not", c->family->name);
 			return;

@@ -294,6 +294,7 @@ MAMBA = {"ssm.conv_kernel": 4, "ssm.state_size": 4, "ssm.group_count": 1, "ssm.t
     ("jamba", {**MAMBA, "ssm.inner_size": 6}, "jamba.ssm.inner_size is 6; it must be a multiple of jamba.embedding_length, which is 4"),
     ("jamba", {**MAMBA, "attention.head_count_kv": [0, 0]}, "none of the 2 layers has heads of keys and values (attention.head_count_kv)"),
     ("jamba", {**MAMBA, "attention.head_count_kv": [1, 1, 0, 1], "block_count": 4}, "layers 0 and 1 have heads of keys and values (attention.head_count_kv), and layer 2 has not"),
+    ("jamba", {**MAMBA, "attention.head_count_kv": [0, 0, 0, 1, 0, 1], "block_count": 6}, "layers 3 and 5 have heads of keys and values (attention.head_count_kv), and layer 1 has not"),
     ("jamba", {**MAMBA, "attention.head_count_kv": [0, 1], "expert_count": 4, "expert_used_count": 2}, "none of the 2 layers has experts (ffn_gate_inp)"),
     ("mamba", MAMBA, "the value mamba."),
 ])
