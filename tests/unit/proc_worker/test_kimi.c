@@ -49,6 +49,7 @@ Test(kimi, layers_keep_states_or_attend_to_latents_that_do_not_rotate)
 	cr_assert(r->kind == RECURRENT_KDA && r->taps == 3 && r->heads == 8 && r->key_heads == 8 && r->key_dim == 6 && r->value_dim == 6 && r->normed);
 	cr_assert(layers_with(LAYER_RECURRENT) == 5 && layers_with(LAYER_NO_ROPE) == 15 && !model_attends(&c, 0) && model_attends(&c, 1));
 	cr_assert(c.head_dim == 30 && c.kv_heads == 1 && c.latent.rank == 24 && c.latent.q_rank == 0 && c.attention_scale == 0.25f);
+	cr_assert_eq(c.rope.dim, 2);
 	cr_assert(c.context_max == 256 && c.norm_eps == 1e-5f && r->gate_eps == 1e-5f && !c.tied_embeddings && !c.output_gate && !c.attention_bias);
 }
 
