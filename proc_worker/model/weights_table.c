@@ -409,7 +409,8 @@ const struct st_tensor *model_weights_unread(const struct weights_plan *p, u32 *
 		const struct arch_tensor *t = &a->tensors[i];
 		bool by_config = t->when == WHEN_ATTENTION_BIAS || t->when == WHEN_MLP_BIAS || t->when == WHEN_HEAD_NORMS ||
 				 t->when == WHEN_LM_HEAD_BIAS || t->when == WHEN_STATE_BIAS || t->when == WHEN_CONV_BIAS || t->when == WHEN_STATE_NORM ||
-				 t->when == WHEN_CHOICE_BIAS || t->when == WHEN_POST_NORM || t->when == WHEN_SHARED_BIAS || t->when == WHEN_SEQUENTIAL;
+				 t->when == WHEN_CHOICE_BIAS || t->when == WHEN_POST_NORM || t->when == WHEN_SHARED_BIAS || t->when == WHEN_SEQUENTIAL ||
+				 (t->when == WHEN_SHARED && p->config->experts && !p->config->shared_intermediate);
 		bool again = i > 0 && strcmp(a->tensors[i - 1].name, t->name) == 0; /* parts of one tensor */
 		for (u32 layer = 0; by_config && !again && layer < p->config->layers; layer++) { /* layers of a kind: the first may have none */
 			arch_tensor_name(name, sizeof(name), t, layer, 0);

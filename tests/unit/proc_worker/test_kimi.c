@@ -247,6 +247,21 @@ Test(kimi, rates_of_heads_may_have_dimensions_of_one_value)
 	unload();
 }
 
+Test(kimi, shared_experts_that_are_not_read_are_found)
+{
+	static struct model_config other;
+	static const char text[] = "{\"architectures\": [\"" KIMI "\"], " SIZES ", " ALL ", \"num_shared_experts\": 0}";
+
+	load(MODEL, KERN_F32);
+	cr_assert_null(model_weights_unread(&l.plan, &(u32){0}));
+	cr_assert_eq(model_config_parse(&other, text, strlen(text), &em), ERR_OK, "%s", em.text);
+	l.plan.config = &other;
+	const struct st_tensor *t = model_weights_unread(&l.plan, &(u32){0});
+	cr_assert(t && strcmp(t->name, "model.layers.1.block_sparse_moe.shared_experts.gate_proj.weight") == 0);
+	l.plan.config = &l.config;
+	unload();
+}
+
 Test(kimi, ranks_share_the_heads_of_both_kinds_of_layers)
 {
 	struct model_shard s;
