@@ -1,7 +1,8 @@
 /* Linear recurrences. Columns of a state depend on nothing but themselves, so a task has some of one head: of these a tile at a time is
  * copied, which the first-level cache holds (where it lies, every row of it would be in the same few sets of the cache), and goes through
  * the tokens of the row there. A token is one pass over it: as a row is updated, it is added to that token's outputs and, of the delta rule,
- * to what the next token's key finds. Where every value of a key fades by itself, keys are multiplied by how much is left. All sums are over rising i, in one lane for each column: the same wherever a call or a block of tokens ends. */
+ * to what the next token's key finds. Where every value of a key fades by itself, keys are multiplied by how much is left. All sums are over
+ * rising i, in one lane for each column: the same wherever a call or a block of tokens ends. */
 #include <math.h>
 
 #include "kernels/cpu/shares_priv.h"

@@ -541,8 +541,8 @@ def test_scales_of_either_matrix_whose_rows_take_turns_are_refused(side, tmp_pat
 
 
 def test_other_architectures_are_refused_by_name(tmp_path):
-    output = refused(tmp_path, architecture="mamba")
-    assert "general.architecture is 'mamba'; supported: llama, " in output, output
+    output = refused(tmp_path, architecture="rwkv7")
+    assert "general.architecture is 'rwkv7'; supported: llama, " in output, output
 
 
 @pytest.mark.parametrize("cut,words_said", [(100, "truncated"), (60000, "the file has only"), (0, None)])
