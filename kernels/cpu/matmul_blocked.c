@@ -22,7 +22,7 @@ enum {
 	BYTES_A_NS = 200, /* that a core multiplies, about */
 	TAKING_NS = 36000,
 	HANDED_LEAST = 64, /* values of groups that are packed at once */
-	NEAR_INPUTS = 768 << 10, /* bytes that stay in the L2 cache beside sums and weights */
+	NEAR_INPUTS = 1536 << 10, /* bytes that an L2 cache of 2 MB still holds for the most part; sums of more panels would take their place */
 	NORMED_AT_ONCE = 256, /* values of a row, in the L1 cache until they are packed */
 	NORMED_STRIDE = NORMED_AT_ONCE + 16, /* of such rows: not all of them in the same places of that cache */
 };

@@ -477,7 +477,7 @@ static void far_cases(struct check *c, u32 target)
 {
 	static const enum kern_dtype types[] = {KERN_BF16, KERN_I8};
 	for (u32 d = 0; d < COUNT_OF(types); d++) {
-		struct matmul_case m = {.n = 520, .k = 3100, .tokens = types[d] == KERN_BF16 ? 130 : 250, .dtype = types[d], .accumulate = true};
+		struct matmul_case m = {.n = 520, .k = types[d] == KERN_BF16 ? 3100 : 6000, .tokens = 255, .dtype = types[d], .accumulate = true};
 		matmul_case(c, target, &m);
 	}
 }
