@@ -10,6 +10,7 @@ enum {
 	VALUES = AMX_ROW_BYTES / 2, /* of a row that are multiplied at once */
 	K_BLOCK = 512, /* of a panel: in the first cache, for all tiles of rows */
 	K_WHOLE = 640,
+	STRAIGHT_ROWS = 8,
 };
 
 /* ---------------------------------------------------------------- inputs */
@@ -128,6 +129,7 @@ static const struct matmul_kernel FEW = {.tile_rows = AMX_TILE_ROWS,
 					 .few_columns = KERN_PANEL,
 					 .asks_always = true,
 					 .asks_in_order = true,
+					 .straight_rows = STRAIGHT_ROWS,
 					 .pack = pack_few,
 					 .tile = tile_few};
 

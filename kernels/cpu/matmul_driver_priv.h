@@ -48,7 +48,8 @@ struct matmul_tile {
 				 bytes */
 	u32 prefetch_step;    /* 0: nothing to fetch, but for what tiles that are left alone ask for by themselves */
 	enum matmul_far prefetch_far; /* see matmul_job */
-	bool asks_twice; /* what is asked into the L2 cache, once more into the L1 cache; of MATMUL_FAR alone */
+	bool asks_twice; /* what is asked into the L2 cache, once more into the L1 cache, so many bytes ahead; of MATMUL_FAR alone */
+	u32 twice_ahead;
 	const char *prefetch_end, *prefetch_then; /* what is fetched ends at the first, give or take a group, and goes on
 						     at the second; NULL: straight on */
 	/* From the first up to the second, whole blocks behind it, lines are asked for by pages in turns, and behind prefetch_then too; NULL: as
@@ -67,6 +68,11 @@ struct matmul_tile {
  * are as good; two, and pages of 2 KB, bring half as much. */
 enum { TILE_LINE = 64, TILE_PAGE = 4096, TILE_PAGES = 4, TILE_ORDERED = TILE_PAGES * TILE_PAGE };
 
+/* Before lines that were asked into the L2 cache are needed they are asked for once more, into the L1 cache: a core of Emerald Rapids, whose places
+ * for lines that wait for the L2 cache are few, read 10 % more beside products of 4 bits, all that it reads without any. 4 to 12 KB are alike, in an
+ * order of their own 1 to 4 KB. */
+enum { MATMUL_TWICE_BYTES = 4 * 1024 };
+
 struct matmul_job;
 struct matmul_kernel {
 	u32 tile_rows;	  /* at most */
@@ -77,6 +83,7 @@ struct matmul_kernel {
 	u32 alone_rows;	  /* 0, or: up to so many rows instead of MATMUL_ALONE_ROWS */
 	bool asks_always; /* for weights ahead, however small the L1 cache: computing in narrow vectors leaves the time to wait */
 	bool asks_in_order; /* all that its tiles ask for goes through tile_fetch, which may have an order of its own */
+	u32 straight_rows; /* 0, or: up to so many rows instead of one it has none where memory brings more without (matmul_job.straight) */
 	/* Rounds values [first, end) of the row `x`, the r-th of the `rows` rows of a tile, into the tile's inputs at
 	 * `to`. Both are multiples of MATMUL_PACK_VALUES, or `end` is the row's. */
 	void (*pack)(const struct matmul_job *j, const float *x, u32 r, u32 rows, char *to, u32 first, u32 end);
@@ -98,6 +105,8 @@ struct matmul_job {
 	/* They are not asked for at all, or by what the variant finds better: the processor follows the stream by itself, and further ahead than
 	 * those places would let it. */
 	bool prefetch_off;
+	/* Lines of few rows' weights are asked for as they lie, and near, for memory brings more so than by pages in turns. */
+	bool straight;
 	u32 near_bytes; /* of a tile of several panels */
 };
 

@@ -51,7 +51,7 @@ static ALWAYS_INLINE void tile_prefetch_near(const struct matmul_tile *t, const 
 		return;
 	at += t->near_bytes;
 	if (t->prefetch_far == MATMUL_FAR) {
-		const char *near = at - t->near_bytes / 2; /* once more: see TILE_NEAR_BYTES */
+		const char *near = at - t->near_bytes / 2; /* once more: see MATMUL_TWICE_BYTES */
 		_mm_prefetch(at, _MM_HINT_T1);
 		_mm_prefetch(at + 64, _MM_HINT_T1);
 		_mm_prefetch(near, _MM_HINT_T0);
@@ -67,11 +67,6 @@ static ALWAYS_INLINE void tile_prefetch_near(const struct matmul_tile *t, const 
  * processor looks ahead; or a line now and then, which keeps it on the stream. */
 enum tile_asks { TILE_ASKS, TILE_ASKS_IN_ORDER, TILE_ASKS_NOTHING, TILE_ASKS_SELDOM };
 
-/* Before lines that were asked into the L2 cache are needed they are asked for once more, into the L1 cache: a core of Emerald Rapids, whose places
- * for lines that wait for the L2 cache are few, read 10 % more beside products of 4 bits, all that it reads without any. 4 to 12 KB are alike, in an
- * order of their own 1 to 4 KB. */
-enum { TILE_NEAR_BYTES = 4 * 1024 };
-
 /* What a tile asks for: where it is, and where it turns to other weights; lines that were asked far are asked near from `near` on. */
 struct tile_fetch {
 	const char *at;
@@ -83,7 +78,7 @@ struct tile_fetch {
 
 static ALWAYS_INLINE struct tile_fetch tile_fetch_begin(const struct matmul_tile *t)
 {
-	return (struct tile_fetch){t->prefetch, t->prefetch_end ? (uintptr_t)t->prefetch_end : UINTPTR_MAX, t->weights + TILE_NEAR_BYTES,
+	return (struct tile_fetch){t->prefetch, t->prefetch_end ? (uintptr_t)t->prefetch_end : UINTPTR_MAX, t->weights + t->twice_ahead,
 				   t->prefetch_base, (uintptr_t)t->prefetch_ordered};
 }
 
@@ -197,7 +192,7 @@ static ALWAYS_INLINE void tile_prefetch_seldom(const char *group, u32 bytes)
 /* Called once for the group of weights at `group`; not with bf16, which loses by it. */
 static ALWAYS_INLINE void tile_prefetch_turn(const struct matmul_tile *t, struct tile_fetch *f, const char *group)
 {
-	f->near = group + TILE_NEAR_BYTES;
+	f->near = group + t->twice_ahead;
 	if (t->prefetch_end && f->near >= t->prefetch_end)
 		f->near = t->prefetch_then + (f->near - t->prefetch_end);
 	if ((uintptr_t)f->at < f->turn)

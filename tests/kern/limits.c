@@ -16,7 +16,7 @@ enum {
 	SUMS = 12,
 	TILE_STEPS = 16,
 	RUNS_MIN = 3,
-	READ_RUNS_MIN = 8,
+	READ_RUNS_MIN = 10,
 	READ_TASKS_A_THREAD = 4,
 	READ_STREAMS = 4,
 	READ_AHEAD = 2048, /* bytes of a stream, for memory to answer in, */
@@ -219,7 +219,8 @@ void limits_memory_fini(struct limits_memory *m)
 static const struct read_form {
 	u32 streams;
 	bool asks, visits;
-} read_forms[] = {{1, false, false}, {READ_STREAMS, false, false}, {READ_STREAMS, true, false}, {READ_STREAMS, true, true}};
+} read_forms[] = {
+	{1, false, false}, {1, true, false}, {READ_STREAMS, false, false}, {READ_STREAMS, true, false}, {READ_STREAMS, true, true}};
 
 struct read_job {
 	const char *data;
