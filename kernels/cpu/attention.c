@@ -315,7 +315,7 @@ static void rows_part(struct tile *t, struct attention_rows *of, u32 count, u32 
 		part_softmax(t, begin);
 	}
 	tile_turn(t, of);
-	values_tiles(t);
+	values_tiles(t, 0, t->count);
 	for (u32 i = 0; i < count; i++) {
 		part_enter(t, &of[i], begin, end);
 		values_end_tiles(t);
@@ -346,32 +346,64 @@ static void rows_part(struct tile *t, struct attention_rows *of, u32 count, u32 
 }
 #endif
 
-#if ATTENTION_DOTS_BF16 && !ATTENTION_TILES
+#if ATTENTION_DOTS_BF16
+/* Of the rows in turn, keys as far as they are side by side in memory. */
+static void rows_part_scores(struct tile *t, u32 tiles)
+{
+	enum { AT_ONCE = ATTENTION_TILES ? AHEAD : 1 };
+	const u32 groups = kern_ceil(t->count, GROUP);
+	for (u32 g = 0; g < groups; g += AT_ONCE)
+		for (u32 i = 0; i < tiles; i++) {
+			tile_turn(t, &t->lane.rows[i]);
+#if ATTENTION_TILES
+			scores_groups(t, g, groups - g > 2);
+#else
+			part_scores_bf16(t, g, g + 1);
+#endif
+		}
+}
+
+static void rows_part_values(struct tile *t, u32 tiles)
+{
+	for (u32 key = 0; key < t->count; key += CHUNK)
+		for (u32 i = 0; i < tiles; i++) {
+			const u32 end = kern_min(key + CHUNK, t->count);
+			tile_turn(t, &t->lane.rows[i]);
+#if ATTENTION_TILES
+			t->laced_keys = key; /* those of the KV head before lie there */
+			values_tiles(t, key, end);
+#else
+			part_values_bf16(t, key, end);
+#endif
+		}
+}
+
 /* `tiles` of rows that see the same keys take turns, so that memory is read in the order in which it lies. Of keys, each of whose groups is
- * read line by line, a group at a time, though more would be computed in less time; of values, which lie one after the other, some. */
+ * read line by line, a group at a time, though more would be computed in less time, or by matrix tiles four; of values, which lie one after the
+ * other, some. */
 static void rows_part_together(struct tile *t, u32 tiles, u32 begin, u32 end)
 {
 	struct attention_rows *rows = t->lane.rows;
-	const u32 count = end - begin, groups = kern_ceil(count, GROUP);
+#if ATTENTION_TILES
+	VARIANT(amx_rows_alike)(ATTENTION_ROWS);
+#endif
 	for (u32 i = 0; i < tiles; i++)
 		part_enter(t, &rows[i], begin, end);
-	ASSERT(!weighs_beside(t));
-	for (u32 g = 0; g < groups; g++)
-		for (u32 i = 0; i < tiles; i++) {
-			tile_turn(t, &rows[i]);
-			part_scores_bf16(t, g, g + 1);
-		}
+	ASSERT(ATTENTION_TILES || !weighs_beside(t));
+	rows_part_scores(t, tiles);
 	for (u32 i = 0; i < tiles; i++) {
 		tile_turn(t, &rows[i]);
+#if ATTENTION_TILES
+		scores_end_tiles(t);
+#endif
 		part_softmax(t, begin);
 	}
-	for (u32 key = 0; key < count; key += CHUNK)
-		for (u32 i = 0; i < tiles; i++) {
-			tile_turn(t, &rows[i]);
-			part_values_bf16(t, key, kern_min(key + CHUNK, count));
-		}
+	rows_part_values(t, tiles);
 	for (u32 i = 0; i < tiles; i++) {
 		tile_turn(t, &rows[i]);
+#if ATTENTION_TILES
+		values_end_tiles(t);
+#endif
 		part_leave(t);
 	}
 }
@@ -560,7 +592,7 @@ enum err VARIANT(attention)(struct kern_ctx *ctx, const struct kern_attention_ar
 	if (!ATTENTION_HAS(a->kv.dtype) || (ATTENTION_TILES && a->kv.head_dim % TILE_DIMS != 0))
 		return pass_on(ctx, a);
 	attention_plan_init(&plan, ctx, a, ATTENTION_TASK_ROWS, TASK_ROWS_FEW,
-			    ATTENTION_DOTS_BF16 && !ATTENTION_TILES && a->kv.dtype == KERN_BF16, ATTENTION_TILES);
+			    ATTENTION_DOTS_BF16 && a->kv.dtype == KERN_BF16, ATTENTION_TILES);
 	if (plan.tasks == 0)
 		return ERR_OK;
 	plan.follows = a->tokens <= a->rows;

@@ -131,13 +131,22 @@ static void values_lace(struct tile *t, u32 keys)
 	t->laced_keys = keys > t->laced_keys ? keys : t->laced_keys;
 }
 
-/* Sums of dimensions [d, d + 64), or of 32, by the weights of `keys` keys, into `sums`. */
-static ALWAYS_INLINE void values_dims(const struct tile *t, u32 keys, u32 d, bool both)
+/* Sums of dimensions [d, d + 64), or of 32, by the weights of keys [from, to), into `sums`; behind those of keys before `from`. */
+static ALWAYS_INLINE void values_dims(const struct tile *t, u32 from, u32 to, u32 d, bool both)
 {
-	const char *weights = (const char *)t->weights, *values = laced_at(t, 0, d);
-	const size_t piece = (size_t)TILE_KEYS * t->value_bytes;
-	amx_zero_sums();
-	for (u32 key = 0; key < keys; key += TILE_KEYS, weights += AMX_ROW_BYTES, values += piece) {
+	const char *weights = (const char *)(t->weights + from), *values = laced_at(t, from, d);
+	const size_t piece = (size_t)TILE_KEYS * t->value_bytes, row = t->lane.width * sizeof(i32);
+	if (from == 0) {
+		amx_zero_sums();
+	} else {
+		amx_load(0, t->sums + d, row);
+		amx_load(1, t->sums + d + VEC_LANES, row);
+	}
+	if (from > 0 && both) {
+		amx_load(2, t->sums + d + 2 * VEC_LANES, row);
+		amx_load(3, t->sums + d + 3 * VEC_LANES, row);
+	}
+	for (u32 key = from; key < to; key += TILE_KEYS, weights += AMX_ROW_BYTES, values += piece) {
 		amx_load(4, weights, ATTENTION_PART * sizeof(int16_t));
 		amx_load_once(6, values, AMX_ROW_BYTES);
 		amx_add_bf16(0, 4, 6);
@@ -150,7 +159,6 @@ static ALWAYS_INLINE void values_dims(const struct tile *t, u32 keys, u32 d, boo
 		amx_load_once(7, values + 3 * TILE_BYTES, AMX_ROW_BYTES);
 		amx_add_bf16(3, 4, 7);
 	}
-	const size_t row = t->lane.width * sizeof(i32);
 	amx_store(0, t->sums + d, row);
 	amx_store(1, t->sums + d + VEC_LANES, row);
 	if (both) {
@@ -183,16 +191,16 @@ static ALWAYS_INLINE void values_join(const struct tile *t, u32 r)
 		memset(acc + dim, 0, (width - dim) * sizeof(float));
 }
 
-/* Of all rows that the registers have. */
-static void values_tiles(struct tile *t)
+/* Of all rows that the registers have, keys [from, to) of the part; `from` is a multiple of TILE_KEYS. */
+static void values_tiles(struct tile *t, u32 from, u32 to)
 {
-	const u32 keys = kern_ceil(t->count, TILE_KEYS) * TILE_KEYS, dim = t->a->kv.head_dim;
+	const u32 end = kern_ceil(to, TILE_KEYS) * TILE_KEYS, dim = t->a->kv.head_dim;
 	u32 d = 0;
-	values_lace(t, keys);
+	values_lace(t, end);
 	for (; d + 2 * TILE_DIMS <= dim; d += 2 * TILE_DIMS)
-		values_dims(t, keys, d, true);
+		values_dims(t, from, end, d, true);
 	if (d < dim)
-		values_dims(t, keys, d, false);
+		values_dims(t, from, end, d, false);
 }
 
 static void values_end_tiles(struct tile *t)
