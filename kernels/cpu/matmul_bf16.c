@@ -122,9 +122,9 @@ static void run_tall(const struct matmul_tile *t, u32 rows)
 	for (u32 u = 0; u < units; u += PART_UNITS) {
 		const char *weights = t->weights + (size_t)u * KERN_GROUP_UNIT, *x = t->units + (size_t)u * rows * 4;
 		const u32 count = kern_min(PART_UNITS, units - u);
-		fetch.near = weights + t->twice_ahead;
+		fetch.near = weights + MATMUL_TWICE_BYTES;
 		run_parts(&half, first, rows, weights, x, count, &fetch, total);
-		fetch.near = weights + t->twice_ahead;
+		fetch.near = weights + MATMUL_TWICE_BYTES;
 		run_parts(&half, rows - first, rows, weights, x + first * 4, count, &fetch, total + first);
 	}
 	for (u32 r = 0; r < rows; r++)

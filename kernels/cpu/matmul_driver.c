@@ -107,8 +107,7 @@ static void run_one(const struct matmul_job *j, u32 n, u32 columns, struct span 
 				.bias = a->bias && k.first == 0 ? a->bias + n : NULL,
 				.resume = k.first > 0 || a->accumulate,
 				.prefetch_far = j->prefetch_far,
-				.asks_twice = tiles == 1 && j->prefetch_far == MATMUL_FAR,
-				.twice_ahead = MATMUL_TWICE_BYTES};
+				.asks_twice = tiles == 1 && j->prefetch_far == MATMUL_FAR};
 	if (in->width > 0) {
 		t.scales = inputs + ((size_t)in->scales_at + k.first / in->width * 4) * rows;
 		t.sums = inputs + ((size_t)in->sums_at + k.first / in->width * in->sum_words * 4) * rows;

@@ -48,8 +48,7 @@ struct matmul_tile {
 				 bytes */
 	u32 prefetch_step;    /* 0: nothing to fetch, but for what tiles that are left alone ask for by themselves */
 	enum matmul_far prefetch_far; /* see matmul_job */
-	bool asks_twice; /* what is asked into the L2 cache, once more into the L1 cache, so many bytes ahead; of MATMUL_FAR alone */
-	u32 twice_ahead;
+	bool asks_twice; /* what is asked into the L2 cache, once more into the L1 cache; of MATMUL_FAR alone */
 	const char *prefetch_end, *prefetch_then; /* what is fetched ends at the first, give or take a group, and goes on
 						     at the second; NULL: straight on */
 	/* From the first up to the second, whole blocks behind it, lines are asked for by pages in turns, and behind prefetch_then too; NULL: as
@@ -105,7 +104,7 @@ struct matmul_job {
 	/* They are not asked for at all, or by what the variant finds better: the processor follows the stream by itself, and further ahead than
 	 * those places would let it. */
 	bool prefetch_off;
-	/* Lines of few rows' weights are asked for as they lie, and near, for memory brings more so than by pages in turns. */
+	/* Lines of few rows' weights are asked for as they lie, and not far ahead, for memory brings more so than by pages in turns. */
 	bool straight;
 	u32 near_bytes; /* of a tile of several panels */
 };

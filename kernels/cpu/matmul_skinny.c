@@ -14,8 +14,7 @@ enum {
 	/* Longer than memory takes to answer, at the speed that a core reads at; still in the L1 cache when used. Of pages in turns the
 	 * first one's last lines are asked for when the block before has a page left. */
 	AHEAD_BYTES = TILE_ORDERED,
-	STRAIGHT_BYTES = 4096, /* the same where lines are asked for as they lie; once more into the L1 cache half as far ahead */
-	STRAIGHT_TWICE = 2048,
+	STRAIGHT_BYTES = MATMUL_TWICE_BYTES + 2048, /* the same where lines are asked for as they lie: 2 KB before they are asked for once more */
 	TAKE_BYTES = 32 * 1024,		/* of weights at a time: long against taking them, short at the end */
 	BEGIN_BYTES = 2048,		/* of the next weights: the processor has found the stream by their end */
 	NEXT_BYTES = 256 * 1024,	/* of the next weights, for each thread: a part of the L2 cache */
@@ -149,7 +148,6 @@ static void run_tile(const struct skinny *s, const struct stack *stack, u32 n, u
 		t.prefetch_step = KERN_GROUP_UNIT;
 		t.prefetch_far = j->prefetch_far;
 		t.asks_twice = j->prefetch_far == MATMUL_FAR;
-		t.twice_ahead = j->straight ? STRAIGHT_TWICE : MATMUL_TWICE_BYTES;
 		t.prefetch_end = stream.then ? stream.end : NULL;
 		t.prefetch_then = stream.then;
 		if (j->kernel->asks_in_order && !j->straight && j->prefetch_far == MATMUL_FAR) {

@@ -78,7 +78,7 @@ struct tile_fetch {
 
 static ALWAYS_INLINE struct tile_fetch tile_fetch_begin(const struct matmul_tile *t)
 {
-	return (struct tile_fetch){t->prefetch, t->prefetch_end ? (uintptr_t)t->prefetch_end : UINTPTR_MAX, t->weights + t->twice_ahead,
+	return (struct tile_fetch){t->prefetch, t->prefetch_end ? (uintptr_t)t->prefetch_end : UINTPTR_MAX, t->weights + MATMUL_TWICE_BYTES,
 				   t->prefetch_base, (uintptr_t)t->prefetch_ordered};
 }
 
@@ -192,7 +192,7 @@ static ALWAYS_INLINE void tile_prefetch_seldom(const char *group, u32 bytes)
 /* Called once for the group of weights at `group`; not with bf16, which loses by it. */
 static ALWAYS_INLINE void tile_prefetch_turn(const struct matmul_tile *t, struct tile_fetch *f, const char *group)
 {
-	f->near = group + t->twice_ahead;
+	f->near = group + MATMUL_TWICE_BYTES;
 	if (t->prefetch_end && f->near >= t->prefetch_end)
 		f->near = t->prefetch_then + (f->near - t->prefetch_end);
 	if ((uintptr_t)f->at < f->turn)
