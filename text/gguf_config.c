@@ -67,6 +67,7 @@ static const struct gguf_family FAMILIES[] = {
 	{"nemotron_h", "NemotronHForCausalLM", NULL, BLOCKS},
 	{"jamba", "JambaForCausalLM", NULL, 0, .selective = true},
 	{"mamba", "MambaForCausalLM", NULL, 0, .selective = true, .attention_free = true},
+	{"mamba2", "Mamba2ForCausalLM", NULL, BLOCKS, .attention_free = true},
 	{"nemotron_h_moe", "NemotronHForCausalLM", NULL, BLOCKS | ROUTED},
 };
 /* clang-format on */
@@ -110,7 +111,7 @@ static void find_family(struct gguf_config *c)
 		c->family = &DEEPSEEK_V3;
 	if (strcmp(c->arch, "olmo2") == 0 && gguf_config_int(c, "attention.sliding_window", &count) && count > 0)
 		c->family = &OLMO3;
-	if (c->family->attention_free && gguf_config_bool(c, "ssm.dt_b_c_rms", false))
+	if (c->family->attention_free && c->family->selective && gguf_config_bool(c, "ssm.dt_b_c_rms", false))
 		c->family = &FALCON_MAMBA;
 	if (strcmp(c->arch, "llama") != 0)
 		return;

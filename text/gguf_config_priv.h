@@ -34,7 +34,7 @@ enum gguf_family_trait {
 	CONV = 1u << 23,	   /* layers that keep a state: gated short convolutions */
 	DELTA = 1u << 24,	   /* the gated delta rule */
 	SCAN = 1u << 25,	   /* Mamba 2 */
-	BLOCKS = 1u << 26,	   /* Mamba 2, and layers of one block each */
+	BLOCKS = 1u << 26,	   /* Mamba 2, in layers of one block each */
 	RECURRENT = CONV | DELTA | SCAN | BLOCKS,
 	SIGMOID = 1u << 27,	   /* experts with sigmoid scores, and biases that only choose */
 	QK_NORM = 1u << 29,	   /* "use_qk_norm" */
@@ -56,7 +56,7 @@ struct gguf_family {
 	const char *activation; /* "hidden_act"; NULL: what the family has anyway */
 	bool whole_factor; /* rope.scaling.yarn_attn_factor is all that yarn scales attention by, not what is beside the usual factor */
 	bool selective; /* layers that keep a state: Mamba's first generation */
-	bool attention_free; /* and no others, without an MLP */
+	bool attention_free; /* of these, and of BLOCKS: no others, and none of an MLP */
 	bool global_heads; /* layers without a window have heads of their own sizes */
 	bool streams; /* the residual stream is several */
 	u32 pattern; /* of layers with a window every so many have none, where the file does not say */

@@ -103,7 +103,7 @@ static void write_delta(struct gguf_config *c)
 	gguf_config_write_uint(c, "linear_value_head_dim", head_width(c, heads));
 }
 
-/* What both families of Mamba 2 have, by the names of each. */
+/* What families of Mamba 2 have, by the names of each. */
 struct scan_names {
 	const char *heads, *groups, *state, *taps, *conv_bias, *bias;
 };
@@ -136,17 +136,24 @@ static void write_shared_mlp(struct gguf_config *c)
 	gguf_config_write_uint(c, "num_experts_per_tok", experts ? gguf_config_need_int(c, "expert_used_count") : 0);
 }
 
+/* So many times the stream's width as all heads together have values. */
+static u32 expansion(struct gguf_config *c, u32 heads)
+{
+	const u32 all = gguf_config_need_int(c, "ssm.inner_size");
+
+	if (c->e == ERR_OK && (all % heads || all % c->hidden))
+		gguf_config_fail(c, ERR_UNSUPPORTED, "%s is %u; it must be a multiple of %s.ssm.time_step_rank, which is %u, and of "
+				 "%s.embedding_length, which is %u", c->key, all, c->arch, heads, c->arch, c->hidden);
+	return c->e == ERR_OK ? all / c->hidden : 1;
+}
+
 static void write_scan(struct gguf_config *c)
 {
 	static const struct scan_names names = {"mamba_n_heads", "mamba_n_groups", "mamba_d_state", "mamba_d_conv", "mamba_conv_bias", "mamba_proj_bias"};
 	const u32 heads = write_scan_sizes(c, &names);
 
 	write_types_by_heads(c, "mamba", "attention");
-	const u32 all = gguf_config_need_int(c, "ssm.inner_size");
-	if (c->e == ERR_OK && (all % heads || all % c->hidden))
-		gguf_config_fail(c, ERR_UNSUPPORTED, "%s is %u; it must be a multiple of %s.ssm.time_step_rank, which is %u, and of "
-				 "%s.embedding_length, which is %u", c->key, all, c->arch, heads, c->arch, c->hidden);
-	gguf_config_write_uint(c, "mamba_expand", c->e == ERR_OK ? all / c->hidden : 1);
+	gguf_config_write_uint(c, "mamba_expand", expansion(c, heads));
 	write_shared_mlp(c);
 	/* Whether anything rotates is what becomes of a value that says how a model was trained. */
 	c->rotates = gguf_config_bool(c, "rope.scaling.finetuned", true);
@@ -167,6 +174,17 @@ static void write_blocks(struct gguf_config *c)
 	c->rotates = false;
 }
 
+/* All layers are of Mamba 2. */
+static void write_alone(struct gguf_config *c)
+{
+	static const struct scan_names names = {"num_heads", "n_groups", "state_size", "conv_kernel", "use_conv_bias", "use_bias"};
+	const u32 heads = write_scan_sizes(c, &names);
+
+	gguf_config_write_uint(c, "expand", expansion(c, heads));
+	gguf_config_write_uint(c, "head_dim", head_width(c, heads));
+	c->rotates = false;
+}
+
 void gguf_config_write_recurrent(struct gguf_config *c)
 {
 	if (gguf_config_has(c, CONV))
@@ -176,5 +194,5 @@ void gguf_config_write_recurrent(struct gguf_config *c)
 	if (gguf_config_has(c, SCAN))
 		write_scan(c);
 	if (gguf_config_has(c, BLOCKS))
-		write_blocks(c);
+		c->family->attention_free ? write_alone(c) : write_blocks(c);
 }

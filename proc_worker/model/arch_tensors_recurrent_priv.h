@@ -261,12 +261,17 @@ static const struct arch_tensor JAMBA[] = {
 	EXPERTS("feed_forward.router.weight", JAMBA_EXPERT "gate_proj.weight", JAMBA_EXPERT "up_proj.weight", JAMBA_EXPERT "down_proj.weight"),
 };
 
-/* Mamba alone, in every layer. */
+/* Mamba alone, in every layer; and Mamba 2. */
+#define MAMBA_BUT_MIXERS \
+	{SLOT_EMBED, "model.embeddings.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS}, \
+	{SLOT_LM_HEAD, "lm_head.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS}, \
+	FINAL_NORM(SLOT_FINAL_NORM, "norm_f.weight"), NORM(SLOT_ATTN_NORM, "norm.weight")
 static const struct arch_tensor MAMBA[] = {
-	{SLOT_EMBED, "model.embeddings.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS},
-	{SLOT_LM_HEAD, "lm_head.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS},
-	FINAL_NORM(SLOT_FINAL_NORM, "norm_f.weight"),
-	NORM(SLOT_ATTN_NORM, "norm.weight"), SELECTIVE_TENSORS_AT(LAYER "mixer."),
+	MAMBA_BUT_MIXERS, SELECTIVE_TENSORS_AT(LAYER "mixer."),
+};
+
+static const struct arch_tensor MAMBA2[] = {
+	MAMBA_BUT_MIXERS, MAMBA_TENSORS_AT(LAYER "mixer."),
 };
 
 /* One block in each layer, with one norm before it. */

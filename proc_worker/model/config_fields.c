@@ -371,6 +371,7 @@ static const struct {
 	{"mamba_d_ssm", 0, NAN},
 	{"mamba_rms_norm", 0, NAN},
 	{"mamba_norm_before_gate", 0, NAN},
+	{"norm_before_gate", 0, NAN}, /* of a kernel that others train with: whatever files say, gates come first */
 	{"linear_attn_config", 0, NAN},
 	{"use_post_norm", 0, NAN},
 	{"mlp_expansion_factor", 0, NAN}, /* of how wide the MLP is, which another field says */

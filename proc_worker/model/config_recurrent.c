@@ -369,6 +369,21 @@ static enum err read_head_dim(struct model_config *c, json_val v, struct err_msg
 	return e;
 }
 
+/* Of families that say how wide all heads together are and how wide each is. */
+static enum err check_width(const struct model_config *c, json_val v, struct err_msg *em)
+{
+	const u32 width = c->recurrent.heads * c->recurrent.value_dim;
+	u32 expand;
+
+	enum err e = config_may_u32(v, "mamba_expand", CONFIG_DIM_MAX, SCAN_EXPAND, &expand, em);
+	if (!e && (u64)expand * c->hidden != width)
+		return err_set(em, ERR_INVALID,
+			       "config.json: %u heads of %u values (\"mamba_n_heads\", \"mamba_d_head\") are %u; they must be \"mamba_expand\" times hidden_size, "
+			       "%u times %u",
+			       c->recurrent.heads, c->recurrent.value_dim, width, expand, c->hidden);
+	return e ? e : check_twice(v, "intermediate_size", width, "mamba_n_heads\" times \"mamba_d_head", em);
+}
+
 /* A number, or infinity as others write it down. */
 static bool read_limit(json_val v, double *out)
 {
@@ -429,7 +444,9 @@ static enum err read_scan(struct model_config *c, json_val v, struct err_msg *em
 		e = read_steps(c, v, em);
 	if (!e && c->arch->state_beside)
 		e = read_norm(c, v, em);
-	return e ? e : check_heads(c, "mamba_n_heads", "mamba_n_groups", em);
+	if (!e)
+		e = check_heads(c, "mamba_n_heads", "mamba_n_groups", em);
+	return !e && c->arch->attention_free ? check_width(c, v, em) : e;
 }
 
 /* Convolutions and gates have SiLU in all such families, whatever else a program may take the field for. */

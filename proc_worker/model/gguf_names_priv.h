@@ -253,6 +253,12 @@ static const struct name MAMBA_ALONE[] = {
 	{NULL, NULL},
 };
 
+static const struct name MAMBA2_ALONE[] = {
+	MAMBA("mixer."),
+	{"attn_norm", "norm"},
+	{NULL, NULL},
+};
+
 static const struct name APERTUS[] = {
 	{"attn_norm", "attention_layernorm"},
 	{"ffn_norm", "feedforward_layernorm"},
@@ -413,6 +419,7 @@ static const struct {
 	{"nemotron_h_moe", {NEMOTRON_H}, WHOLE_NEMOTRON_H},
 	{"jamba", {JAMBA}, WHOLE_JAMBA},
 	{"mamba", {MAMBA_ALONE}, WHOLE_NEMOTRON_H},
+	{"mamba2", {MAMBA2_ALONE}, WHOLE_NEMOTRON_H},
 };
 /* clang-format on */
 

@@ -32,7 +32,7 @@ NOT_HELD = {
     **dict.fromkeys(("gemma4_text/rope-factor", "gemma4_text/rope-linear", "gemma4_text/rope-windows"), "scaled rotations, and windows' parts"),
     **dict.fromkeys(("gemma4_text/values", "gemma4_text/values-global"), "a number of heads that the model does not use"),
     **dict.fromkeys(("olmo3/act-gelu", "olmo3/act-gelu-tanh", "olmo3/act-gelu-new", "olmo3/act-relu"), "the activation"),
-    "falcon_mamba/mixer-eps": "the epsilon of norms of step, key and query",
+    "mamba2/steps": "time_step_limit", "falcon_mamba/mixer-eps": "the epsilon of norms of step, key and query",
     "phi/act-gelu": "the activation", "phi/act-relu": "the activation", "phi/dynamic": "rotations that follow the length",
     "nemotron_h/silu": "the activation", "nemotron_h/experts-saved": "experts that no layer has", "nemotron_h/head-dim-missing": "a default",
     **dict.fromkeys(("nemotron_h/experts-last", "nemotron_h/experts-biases", "nemotron_h/odd"), "experts, and MLPs of another width"),

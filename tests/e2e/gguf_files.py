@@ -270,7 +270,7 @@ def latent_values(config):
 
 
 def values_of(config, arch):
-    if arch == "mamba":
+    if arch in gguf_hybrids.ALONE:
         return {"general.architecture": arch, "general.type": "model", "general.name": "a test",
                 **{arch + "." + k: x for k, x in gguf_hybrids.mamba_values(config).items()}}
     heads = config["num_attention_heads"]

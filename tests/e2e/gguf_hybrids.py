@@ -6,10 +6,11 @@ from lora_files import floats
 FULL = "full_attention"
 ARCHITECTURES = {"Lfm2ForCausalLM": "lfm2", "Lfm2MoeForCausalLM": "lfm2moe", "Qwen3NextForCausalLM": "qwen3next", "Qwen3_5ForCausalLM": "qwen35",
                  "Qwen3_5MoeForCausalLM": "qwen35moe", "GraniteMoeHybridForCausalLM": "granitehybrid", "NemotronHForCausalLM": "nemotron_h",
-                 "JambaForCausalLM": "jamba", "MambaForCausalLM": "mamba", "FalconMambaForCausalLM": "mamba"}
+                 "JambaForCausalLM": "jamba", "MambaForCausalLM": "mamba", "FalconMambaForCausalLM": "mamba", "Mamba2ForCausalLM": "mamba2"}
 QWEN = {"qwen3next", "qwen35", "qwen35moe"}
 NEMOTRON = {"nemotron_h", "nemotron_h_moe"}
 SELECTIVE = {"jamba", "mamba"}
+ALONE = {"mamba", "mamba2"}  # without attention
 ALL = {*ARCHITECTURES.values(), "nemotron_h_moe"}
 WHOLE = {"model.embedding_norm": "token_embd_norm", "model.embeddings": "token_embd", "model.norm_f": "output_norm"}
 OPERATORS = {"operator_norm": "attn_norm", "self_attn.q_layernorm": "attn_q_norm", "self_attn.k_layernorm": "attn_k_norm",
@@ -31,7 +32,8 @@ JAMBA = {**{"mamba." + k: v for k, v in STEPS.items()}, "mamba.dt_layernorm": "s
          "mamba.c_layernorm": "ssm_c_norm", "pre_ff_layernorm": "ffn_norm", "feed_forward.gate_proj": "ffn_gate", "feed_forward.up_proj": "ffn_up",
          "feed_forward.down_proj": "ffn_down", "feed_forward.router": "ffn_gate_inp"}
 MAMBA = {**{"mixer." + k: v for k, v in STEPS.items()}, "norm": "attn_norm"}
-NAMES = {"jamba": JAMBA, "mamba": MAMBA, **dict.fromkeys(("lfm2", "lfm2moe"), OPERATORS), **dict.fromkeys(QWEN, DELTA), **dict.fromkeys(NEMOTRON, BLOCKS), "granitehybrid": GRANITE}
+MAMBA2 = {**{"mixer." + k: v for k, v in SCAN.items()}, "norm": "attn_norm"}
+NAMES = {"jamba": JAMBA, "mamba": MAMBA, "mamba2": MAMBA2, **dict.fromkeys(("lfm2", "lfm2moe"), OPERATORS), **dict.fromkeys(QWEN, DELTA), **dict.fromkeys(NEMOTRON, BLOCKS), "granitehybrid": GRANITE}
 BARE = {"exp_probs_b": ".bias", "ssm_dt": ".bias", "ssm_a": "", "ssm_d": ""}  # how those end that end in nothing in checkpoints
 
 
@@ -169,9 +171,11 @@ def selective_values(config):
 
 def mamba_values(config):
     """Of models without attention: what others have of it is 0."""
-    return {"context_length": 1 << 20, "embedding_length": config["hidden_size"], "feed_forward_length": 0, "attention.head_count": 0,
-            "block_count": config["num_hidden_layers"], "attention.layer_norm_rms_epsilon": config["layer_norm_epsilon"],
-            "ssm.dt_b_c_rms": config["architectures"] == ["FalconMambaForCausalLM"], **selective_values(config)}
+    v = {"context_length": 1 << 20, "embedding_length": config["hidden_size"], "feed_forward_length": 0, "attention.head_count": 0,
+         "block_count": config["num_hidden_layers"], "attention.layer_norm_rms_epsilon": config["layer_norm_epsilon"]}
+    if config["architectures"] == ["Mamba2ForCausalLM"]:
+        return {**v, **scan_values(config, "conv_kernel state_size n_groups num_heads head_dim")}
+    return {**v, "ssm.dt_b_c_rms": config["architectures"] == ["FalconMambaForCausalLM"], **selective_values(config)}
 
 
 def values(config, arch):

@@ -14,7 +14,7 @@ from test_gguf_import import TINY, cache, refusal  # noqa: F401
 from test_recurrent import KEPT
 
 NAMES = ["lfm2/old", "lfm2_moe/odd", "qwen3_5_text/none", "qwen3_5_text/odd", "qwen3_5_moe_text/none", "qwen3_next/odd", "granite_mamba/experts",
-         "granite_mamba/odd", "nemotron_h/mlps-last", "jamba/none", "jamba/odd", "mamba/none", "falcon_mamba/odd", "gpt_oss/none", "qwen3_vl_moe_text/save-whole-new", "minimax_m2/none", "dots1/groups",
+         "granite_mamba/odd", "nemotron_h/mlps-last", "jamba/none", "jamba/odd", "mamba/none", "falcon_mamba/odd", "mamba2/none", "mamba2/odd", "gpt_oss/none", "qwen3_vl_moe_text/save-whole-new", "minimax_m2/none", "dots1/groups",
          "minicpm/none", "hunyuan_v1_moe/none", "ernie4_5_moe/interval", "exaone_moe/none",
          "apertus/none", "gemma3n_text/none", "gemma3n_text/streams-3-active", "gemma3n_text/odd", "gemma3n_text/save-whole-new", "gemma4_text/none", "gemma4_text/untied", "gemma4_text/rope-half", "gemma4_text/small",
          "gemma4_text/small-odd", "gemma4_text/small-keys", "gemma4_text/mixture", "phi/none"]
@@ -268,7 +268,7 @@ def test_a_file_is_served(tmp_path, cache):  # noqa: F811
 # ---------------------------------------------------------------- what is refused
 
 
-@pytest.mark.parametrize("name,tensor", [("mamba/none", "mixer.A_log"), ("granite_mamba/experts", "mamba.A_log")])
+@pytest.mark.parametrize("name,tensor", [("mamba/none", "mixer.A_log"), ("granite_mamba/experts", "mamba.A_log"), ("mamba2/none", "mixer.A_log")])
 def test_states_that_would_grow_are_refused(name, tensor, tmp_path, cache):  # noqa: F811
     def grow(values, tensors):
         kind, shape, raw = tensors["blk.0.ssm_a"]
@@ -297,6 +297,10 @@ MAMBA = {"ssm.conv_kernel": 4, "ssm.state_size": 4, "ssm.group_count": 1, "ssm.t
     ("jamba", {**MAMBA, "attention.head_count_kv": [0, 0, 0, 1, 0, 1], "block_count": 6}, "layers 3 and 5 have heads of keys and values (attention.head_count_kv), and layer 1 has not"),
     ("jamba", {**MAMBA, "attention.head_count_kv": [0, 1], "expert_count": 4, "expert_used_count": 2}, "none of the 2 layers has experts (ffn_gate_inp)"),
     ("mamba", MAMBA, "the value mamba."),
+    ("mamba2", {**MAMBA, "ssm.inner_size": 6}, "mamba2.ssm.inner_size is 6; it must be a multiple of mamba2.ssm.time_step_rank, which is 2, and of "
+     "mamba2.embedding_length, which is 4"),
+    ("mamba2", {**MAMBA, "ssm.group_count": 0}, "mamba2.ssm.group_count is missing; it must be an integer above 0"),
+    ("mamba2", MAMBA, "the value mamba2.attention.head_count is not known for Mamba2ForCausalLM"),
 ])
 def test_values_that_make_no_sense_are_refused_by_name(arch, change, said, tmp_path, cache):  # noqa: F811
     values = {k.replace("llama.", arch + "."): v for k, v in values_of(TINY, "llama").items()}

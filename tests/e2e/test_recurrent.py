@@ -12,7 +12,7 @@ from engine import FULL, SANITIZED, Engine, killed_amid, run
 from small_models import Folders, ids
 
 KEPT = json.loads((pathlib.Path(__file__).parents[1] / "unit" / "proc_worker" / "families.json").read_text())
-NAMES = ["qwen3_5_text/none"] if SANITIZED else ["qwen3_5_text/none", "lfm2/bias", "granite_mamba/experts", "nemotron_h/mlps-last", "falcon_h1/none", "jamba/none", "mamba/none"] if FULL else ["qwen3_5_text/none", "lfm2/bias", "mamba/none"]
+NAMES = ["qwen3_5_text/none"] if SANITIZED else ["qwen3_5_text/none", "lfm2/bias", "granite_mamba/experts", "nemotron_h/mlps-last", "falcon_h1/none", "jamba/none", "mamba/none", "mamba2/none"] if FULL else ["qwen3_5_text/none", "lfm2/bias", "mamba/none", "mamba2/none"]
 BLOCK = 8
 FLAGS = ["--dtype", "float32", "--block-size", BLOCK, "--max-num-batched-tokens", 64]
 SHORT, LONG = 320, 2048  # contexts

@@ -83,6 +83,10 @@ MAMBA_ALONE = {k: v for k, v in COMMON.items() if k not in ("intermediate_size",
     "use_conv_bias": True, "tie_word_embeddings": True}
 FALCON_MAMBA = {**MAMBA_ALONE, "architectures": ["FalconMambaForCausalLM"], "model_type": "falcon_mamba", "mixer_rms_eps": 1e-6}
 
+MAMBA2 = {**{k: v for k, v in MAMBA_ALONE.items() if k not in ("time_step_init_scheme", "time_step_scale")}, "architectures": ["Mamba2ForCausalLM"],
+          "model_type": "mamba2", "chunk_size": 16, "head_dim": 20, "n_groups": 2, "num_heads": 4, "time_step_limit": STEPS["time_step_limit"],
+          "tie_word_embeddings": False}
+
 # As the authors' files say it: layers are numbered from 1 on, and nothing reads "head_dim", "rope_theta" or "mla_use_nope".
 KIMI_LAYERS = {"full_attn_layers": [2, 4], "kda_layers": [1, 3, 5], "head_dim": 6, "num_heads": 4, "short_conv_kernel_size": 4}
 KIMI = {**{k: v for k, v in COMMON.items() if k != "max_position_embeddings"}, "architectures": ["KimiLinearForCausalLM"], "model_type": "kimi_linear",
@@ -93,6 +97,7 @@ KIMI = {**{k: v for k, v in COMMON.items() if k != "max_position_embeddings"}, "
         "rope_scaling": None, "rope_theta": 10000.0, "routed_scaling_factor": 2.446, "tie_word_embeddings": False, "topk_group": 1, "use_grouped_topk": True,
         "v_head_dim": 12}
 
+RANKS = {"odd": 3, "one-group": 1}
 SAVES = [("f16", {"dtype": "float16"}), ("bf16", {"dtype": "bfloat16"}), ("sharded", {"shards": 3}), ("base", {"base": True}), ("raw", {"raw": True})]
 
 
@@ -314,6 +319,26 @@ def falcon_mamba():
     yield "state-one", {"state_size": 1}
 
 
+def mamba2():
+    yield "none", {}
+    yield "as-written", {"intermediate_size": 80, "norm_before_gate": True, "rms_norm": True, "time_step_init_scheme": "random", "time_step_scale": 1.0}
+    yield "defaults", {k: MISSING for k in ("conv_kernel", "expand", "state_size", "use_bias", "use_conv_bias", "layer_norm_epsilon", "chunk_size",
+                                            "time_step_limit", "tie_word_embeddings", "head_dim", "n_groups")} | {"hidden_size": 256, "num_heads": 8}
+    yield "one-group", {"n_groups": 1, "tie_word_embeddings": True}
+    yield "groups", {"n_groups": 4}
+    yield "biases", {"use_bias": True}
+    yield "no-conv-bias", {"use_conv_bias": False}
+    yield "steps", {"time_step_limit": [0.3, 0.7]}
+    yield "chunks", {"chunk_size": 7}
+    yield "taps-2", {"conv_kernel": 2}
+    yield "wide", {"expand": 3, "head_dim": 5, "num_heads": 24}
+    yield "state-one", {"state_size": 1}
+    yield "eps", {"layer_norm_epsilon": 1e-3}
+    yield "tied", {"tie_word_embeddings": True}
+    yield "one", {"num_hidden_layers": 1}
+    yield "odd", {"hidden_size": 45, "vocab_size": 97, "state_size": 5, "n_groups": 3, "num_heads": 9, "head_dim": 5, "expand": 1, "conv_kernel": 3, "use_bias": True}
+
+
 def kimi():
     """Layers without experts have names of their own in the authors' files, and those of the others where transformers has saved them."""
     def layers(**changes):
@@ -366,6 +391,7 @@ FAMILIES = {"lfm2": (LFM2, lfm2, []),
             "jamba": (JAMBA, jamba, []),
             "mamba": (MAMBA_ALONE, mamba, []),
             "falcon_mamba": (FALCON_MAMBA, falcon_mamba, []),
+            "mamba2": (MAMBA2, mamba2, []),
             "kimi_linear": (KIMI, kimi, [("as-transformers", {"named": "transformers"})])}
 
 
@@ -375,7 +401,7 @@ def cases():
         for name, changes in variants():
             config = {k: v for k, v in {**usual, **changes}.items() if v is not MISSING}
             save = {"raw": True} if family == "olmo_hybrid" or name.endswith("-raw") else {}
-            yield family + "/" + name, family, config, {**save, "ranks": 3} if name == "odd" else save
+            yield family + "/" + name, family, config, {**save, "ranks": RANKS[name]} if name in RANKS else save
         for name, save in [s for s in SAVES if s[0] != "raw" or family != "kimi_linear"] + saves if family != "olmo_hybrid" else []:
             field = "dtype" if usual.get("torch_dtype") is MISSING else "torch_dtype"
             config = {k: v for k, v in {**usual, field: save.get("dtype", "float32")}.items() if v is not MISSING}

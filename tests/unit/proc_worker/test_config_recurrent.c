@@ -19,6 +19,8 @@
 #define NEXT "Qwen3NextForCausalLM"
 #define GRANITE "GraniteMoeHybridForCausalLM"
 #define BAMBA "BambaForCausalLM"
+#define MAMBA2 "Mamba2ForCausalLM"
+#define MAMBA2_SIZES "\"vocab_size\": 64, \"hidden_size\": 64, \"num_hidden_layers\": 3, \"num_heads\": 8, \"head_dim\": 16, \"n_groups\": 4"
 #define TYPES(a, b, c, d) "\"layer_types\": [\"" a "\", \"" b "\", \"" c "\", \"" d "\"]"
 
 static struct model_config c;
@@ -314,6 +316,50 @@ Test(config_recurrent, what_nemotron_says_of_its_layers_is_checked)
 }
 
 /* As NVIDIA's files have it. */
+Test(config_recurrent, every_layer_of_mamba_2_keeps_a_state)
+{
+	const struct recurrent_config *r = &c.recurrent;
+
+	said_good(&c, MAMBA2, "\"vocab_size\": 64, \"hidden_size\": 4096, \"num_hidden_layers\": 3", "");
+	cr_assert(r->kind == RECURRENT_SCAN && r->heads == 128 && r->value_dim == 64 && r->key_heads == 8 && r->key_dim == 128 && r->taps == 4);
+	cr_assert(r->conv_bias && !r->bias && r->normed && !r->norm_first && r->step_max == 0 && r->gate_eps == 1e-5f && c.norm_eps == 1e-5f);
+	cr_assert(layers_with(LAYER_RECURRENT) == 7 && layers_with(LAYER_NO_MLP) == 7 && !model_attends(&c, 0) && !c.tied_embeddings);
+	cr_assert(c.context_max == 1 << 20 && c.intermediate == 0);
+	said_good(&c, MAMBA2, MAMBA2_SIZES, "\"intermediate_size\": 128, \"state_size\": 9, \"conv_kernel\": 3, \"expand\": 2, \"use_bias\": true, "
+					    "\"use_conv_bias\": false, \"layer_norm_epsilon\": 1e-4, \"time_step_limit\": [0.25, 0.5], \"chunk_size\": 8, "
+					    "\"tie_word_embeddings\": true, \"max_position_embeddings\": 77, \"norm_before_gate\": true, \"rms_norm\": true, "
+					    "\"residual_in_fp32\": true, \"time_step_rank\": \"auto\", \"time_step_min\": 0.001, \"hidden_act\": \"silu\", "
+					    "\"layer_types\": [\"linear_attention\", \"mamba\", \"linear_attention\"]");
+	cr_assert(r->heads == 8 && r->value_dim == 16 && r->key_heads == 4 && r->key_dim == 9 && r->taps == 3 && r->bias && !r->conv_bias);
+	cr_assert(r->step_min == 0.25f && r->step_max == 0.5f && !r->norm_first && r->gate_eps == 1e-4f && c.norm_eps == 1e-4f);
+	cr_assert(c.tied_embeddings && c.context_max == 77);
+}
+
+#define refused2(more, error, text) said_refused(MAMBA2, MAMBA2_SIZES, more, error, text)
+Test(config_recurrent, what_mamba_2_says_is_checked)
+{
+	refused2("\"expand\": 3", ERR_INVALID, "8 heads of 16 values (\"mamba_n_heads\", \"mamba_d_head\") are 128; they must be \"mamba_expand\" times hidden_size, 3 times 64");
+	refused2("\"expand\": 3", ERR_INVALID, "(the field \"num_heads\" of a " MAMBA2 ")");
+	refused2("\"expand\": 0", ERR_INVALID, "\"mamba_expand\" is 0; it must be 1 to");
+	refused2("\"intermediate_size\": 100", ERR_UNSUPPORTED, "\"intermediate_size\" is 100; it must be \"mamba_n_heads\" times \"mamba_d_head\", which is 128");
+	said_refused(MAMBA2, "\"vocab_size\": 64, \"hidden_size\": 64, \"num_hidden_layers\": 3, \"num_heads\": 8, \"head_dim\": 16", "\"n_groups\": 3", ERR_INVALID,
+		     "\"mamba_n_heads\" 8 is not a multiple of \"mamba_n_groups\" 3");
+	said_refused(MAMBA2, "\"vocab_size\": 64, \"hidden_size\": 64, \"num_hidden_layers\": 3", "", ERR_INVALID, "128 heads of 64 values");
+	refused2("\"state_size\": 513", ERR_INVALID, "\"mamba_d_state\" is 513; it must be 1 to 512 (the field \"state_size\" of a " MAMBA2);
+	refused2("\"conv_kernel\": 1", ERR_UNSUPPORTED, "\"mamba_d_conv\" is 1; convolutions over 2 to 8 tokens are supported");
+	refused2("\"use_bias\": 1", ERR_FORMAT, "\"mamba_proj_bias\" must be true or false");
+	refused2("\"rms_norm\": false", ERR_UNSUPPORTED, "\"rms_norm\" must be true for " MAMBA2);
+	refused2("\"hidden_act\": \"gelu\"", ERR_UNSUPPORTED, "\"hidden_act\" is 'gelu'; of a " MAMBA2 " it must be silu");
+	refused2("\"time_step_limit\": [1, 0]", ERR_FORMAT, "\"time_step_limit\" must be an array of two numbers");
+	refused2("\"num_attention_heads\": 4", ERR_UNSUPPORTED, "\"num_attention_heads\" is set; no layer of a " MAMBA2 " is of attention");
+	refused2("\"layer_types\": [\"mamba\", \"attention\", \"mamba\"]", ERR_UNSUPPORTED, "1 of the layers are of attention");
+	refused2("\"mamba_rms_norm\": true", ERR_UNSUPPORTED, "\"mamba_rms_norm\" is set, which is not supported for " MAMBA2);
+	refused2("\"rope_theta\": 1e4", ERR_UNSUPPORTED, "\"rope_theta\" is set, which is not supported for " MAMBA2);
+	refused2("\"ssm_cfg\": {\"ngroups\": 4}", ERR_UNSUPPORTED, "unknown field \"ssm_cfg\"");
+	said_refused("MambaForCausalLM", "\"vocab_size\": 64, \"hidden_size\": 64, \"num_hidden_layers\": 3", "\"norm_before_gate\": true", ERR_UNSUPPORTED,
+		     "\"norm_before_gate\" is set, which is not supported for MambaForCausalLM");
+}
+
 Test(config_recurrent, steps_without_a_bound_may_be_written_as_python_does)
 {
 	char dir[] = "/tmp/config_recurrent_XXXXXX", path[64];
@@ -355,6 +401,11 @@ Test(config_recurrent, ranks_share_channels_and_key_heads)
 	good("LlamaForCausalLM", "\"rms_norm_eps\": 1e-5");
 	cr_assert_eq(model_shard_init(&s, &c, 0, 2, &em), ERR_OK, "%s", em.text);
 	cr_assert(s.recurrent_channels == 0 && s.recurrent_heads == 0);
+	said_good(&c, MAMBA2, MAMBA2_SIZES, "");
+	cr_assert_eq(model_shard_init(&s, &c, 3, 4, &em), ERR_OK, "%s", em.text);
+	cr_assert(s.recurrent_key_heads == 1 && s.recurrent_heads == 2 && s.recurrent_channels == 0);
+	cr_assert_eq(model_shard_init(&s, &c, 0, 8, &em), ERR_INVALID);
+	cr_assert(strstr(em.text, "the model's 4 key heads of layers that keep a state cannot be divided by it; these counts would do: 1, 2, 4"), "%s", em.text);
 	expect_share(QWEN, "\"linear_num_key_heads\": 3, \"linear_num_value_heads\": 6", 2,
 		     "the model's 3 key heads of layers that keep a state cannot be divided by it; these counts would do: 1");
 	expect_share(GRANITE, TYPES("mamba", "attention", "mamba", "mamba") ", \"mamba_n_heads\": 6, " DENSE, 2,

@@ -292,6 +292,12 @@ Test(gpu_recurrent, what_the_kernels_cannot_is_refused_by_name, .timeout = 120)
 	m.experts = 512;
 	m.recurrent.kind = RECURRENT_SELECTIVE;
 	expect_refusal(&bad, ERR_UNSUPPORTED, "devices have no kernel for the layers of a Qwen3_5ForCausalLM that are of Mamba's first generation: use --device cpu");
+	m.recurrent.kind = RECURRENT_SCAN;
+	struct arch alone = *m.arch;
+	alone.attention_free = true;
+	m.arch = &alone;
+	expect_refusal(&bad, ERR_UNSUPPORTED, "devices do not compute a Qwen3_5ForCausalLM, no layer of which is of attention: use --device cpu");
+	m.arch = run.model.arch;
 	m.recurrent.kind = RECURRENT_DELTA;
 	expect_refusal(&bad, ERR_UNSUPPORTED, "the number of experts is 512; the device's kernels take 256 at most: use --device cpu");
 	close_model();

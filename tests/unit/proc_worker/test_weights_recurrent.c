@@ -32,6 +32,10 @@
 	"{\"architectures\": [\"FalconMambaForCausalLM\"], \"vocab_size\": 96, \"hidden_size\": 48, \"num_hidden_layers\": 2, " \
 	"\"state_size\": 5, " more "}"
 #define FALCON_MAMBA FALCON_MAMBA_OF("\"time_step_rank\": 7")
+#define MAMBA2_OF(more)                                                                                                                         \
+	"{\"architectures\": [\"Mamba2ForCausalLM\"], \"vocab_size\": 96, \"hidden_size\": 48, \"num_hidden_layers\": 2, \"num_heads\": 8, " \
+	"\"n_groups\": 2, \"use_bias\": true, " more "}"
+#define MAMBA2 MAMBA2_OF("\"state_size\": 10, \"head_dim\": 12")
 #define FP8                                                                                                     \
 	", \"quantization_config\": {\"quant_method\": \"fp8\", \"fmt\": \"e4m3\", \"activation_scheme\": \"dynamic\", " \
 	"\"weight_block_size\": [16, 8]}"
@@ -219,28 +223,40 @@ Test(weights_recurrent, short_convolutions_have_channels_of_the_stream)
 }
 
 /* A rank of two has one group of 10 values, and of 8 heads of 12 values 4. */
-Test(weights_recurrent, parts_of_mamba_are_in_our_order)
+/* A rank of two has one key head of two, 4 heads of 12 values of 8, and of whatever the layer is called. */
+static void check_scan(const struct layer_weights *w, const char *at_name)
 {
 	static const struct {
 		u32 first, count;
 	} parts[] = {{96 + 48, 48}, {2 * 96 + 10, 10}, {2 * 96 + 20 + 10, 10}, {48, 48}, {2 * 96 + 40 + 4, 4}};
+	char name[64];
 	u32 at = 0, bias = 0, channel = 0, of_channel = 0;
 
-	cr_assert_eq(load(GRANITE, KERN_F32), ERR_OK, "%s", em.text);
-	const struct layer_weights *w = l.weights.layers;
+#define NAMED(tensor) (snprintf(name, sizeof(name), "0.%s." tensor, at_name), name)
 	for (u32 i = 0; i < COUNT_OF(parts); i++) {
-		expect_rows(&w->qkv, &at, "0.mamba.in_proj.weight", parts[i].first, parts[i].count);
-		expect_values(w->qkv_bias, &bias, "0.mamba.in_proj.bias", parts[i].first, parts[i].count);
+		expect_rows(&w->qkv, &at, NAMED("in_proj.weight"), parts[i].first, parts[i].count);
+		expect_values(w->qkv_bias, &bias, NAMED("in_proj.bias"), parts[i].first, parts[i].count);
 	}
 	cr_assert_eq(at, w->qkv.n);
 	for (u32 i = 0; i < 3; i++) { /* behind the gate */
-		expect_channels(w->conv, 68, 4, &channel, "0.mamba.conv1d.weight", parts[i].first - 96, parts[i].count);
-		expect_values(w->conv_bias, &of_channel, "0.mamba.conv1d.bias", parts[i].first - 96, parts[i].count);
+		expect_channels(w->conv, 68, 4, &channel, NAMED("conv1d.weight"), parts[i].first - 96, parts[i].count);
+		expect_values(w->conv_bias, &of_channel, NAMED("conv1d.bias"), parts[i].first - 96, parts[i].count);
 	}
-	expect_values(w->skip, &(u32){0}, "0.mamba.D", 4, 4);
-	expect_values(w->rate_log, &(u32){0}, "0.mamba.A_log", 4, 4);
-	expect_values(w->gate_norm, &(u32){0}, "0.mamba.norm.weight", 48, 48);
-	expect_values(w->attn_out_bias, &(u32){0}, "0.mamba.out_proj.bias", 0, 48);
+	expect_values(w->skip, &(u32){0}, NAMED("D"), 4, 4);
+	expect_values(w->rate_log, &(u32){0}, NAMED("A_log"), 4, 4);
+	expect_values(w->gate_norm, &(u32){0}, NAMED("norm.weight"), 48, 48);
+	expect_values(w->attn_out_bias, &(u32){0}, NAMED("out_proj.bias"), 0, 48);
+#undef NAMED
+}
+
+Test(weights_recurrent, parts_of_mamba_2_are_in_our_order)
+{
+	cr_assert_eq(load(GRANITE, KERN_F32), ERR_OK, "%s", em.text);
+	check_scan(l.weights.layers, "mamba");
+	unload();
+	cr_assert_eq(load(MAMBA2, KERN_F32), ERR_OK, "%s", em.text);
+	check_scan(l.weights.layers, "mixer");
+	cr_assert(!l.weights.layers->mlp_norm && !l.weights.layers->gate_up.n && l.weights.layers[1].conv);
 	unload();
 }
 
@@ -344,6 +360,8 @@ Test(weights_recurrent, shapes_are_held_against_the_file)
 	expect_refused(JAMBA, "dt_rank\": 7", "dt_rank\": 8", ERR_FORMAT, "0.mamba.x_proj.weight has the shape [17, 96]; by config.json it must be [18, 96]");
 	expect_refused(JAMBA, "d_state\": 5, \"mamba_dt_rank\": 7", "d_state\": 4, \"mamba_dt_rank\": 9", ERR_FORMAT,
 		       "0.mamba.dt_proj.weight has the shape [96, 7]; by config.json it must be [96, 9]");
+	expect_refused(MAMBA2, "state_size\": 10", "state_size\": 12", ERR_FORMAT, "0.mixer.in_proj.weight has the shape [240, 48]; by config.json it must be [248, 48]");
+	expect_refused(MAMBA2, "layers\": 2", "layers\": 3", ERR_NOT_FOUND, "layers.2.norm.weight ([48] expected)");
 	expect_refused(GRANITE, "d_state\": 10", "d_state\": 12", ERR_FORMAT, "0.mamba.in_proj.weight has the shape [240, 48]; by config.json it must be [248, 48]");
 }
 
@@ -369,6 +387,7 @@ Test(weights_recurrent, states_and_steps_may_be_wider_than_the_stream, .timeout 
 {
 	random_runs_check_wide(FALCON_MAMBA_OF("\"intermediate_size\": 8192, \"time_step_rank\": 7"));
 	random_runs_check_wide(FALCON_MAMBA_OF("\"time_step_rank\": 8192"));
+	random_runs_check_wide(MAMBA2_OF("\"expand\": 160, \"head_dim\": 960"));
 	random_runs_check_wide(GRANITE_OF(", \"mamba_expand\": 160"));
 }
 
