@@ -226,11 +226,31 @@ bool gguf_config_write_layer_types(struct gguf_config *c)
 	return true;
 }
 
+/* Values that are at the number that stands for their absence change nothing, whatever they are. */
+static bool is_nothing(const struct gguf *g, const char *key)
+{
+	double number = 1;
+	bool flag = true;
+
+	return (gguf_float(g, key, &number) && number >= 0 && number <= 0) || (gguf_bool(g, key, &flag) && !flag);
+}
+
+/* Whether some layers must have a window: in some families always, in others where a value says which. */
+static bool needs_window(struct gguf_config *c)
+{
+	if (!c->family->pattern || c->family->streams)
+		return c->family->streams;
+	gguf_config_know(c, "attention.sliding_window_pattern");
+	return gguf_has(c->g, c->key) && !is_nothing(c->g, c->key);
+}
+
 static void write_window(struct gguf_config *c)
 {
 	u32 window = 0, pattern = c->family->pattern;
 
-	if (!gguf_config_int(c, "attention.sliding_window", &window) || window == 0) {
+	if (needs_window(c)) {
+		window = gguf_config_need_int(c, "attention.sliding_window");
+	} else if (!gguf_config_int(c, "attention.sliding_window", &window) || window == 0) {
 		json_key(&c->w, "sliding_window");
 		json_write_null(&c->w);
 		return;
@@ -377,15 +397,6 @@ static void write_rest(struct gguf_config *c)
 	json_key(&c->w, "quant_method");
 	json_write_cstr(&c->w, "gguf");
 	json_object_end(&c->w);
-}
-
-/* Values that are at the number that stands for their absence change nothing, whatever they are. */
-static bool is_nothing(const struct gguf *g, const char *key)
-{
-	double number = 1;
-	bool flag = true;
-
-	return (gguf_float(g, key, &number) && number >= 0 && number <= 0) || (gguf_bool(g, key, &flag) && !flag);
 }
 
 static void check_keys(struct gguf_config *c)

@@ -29,7 +29,15 @@ void gguf_config_know(struct gguf_config *c, const char *name)
 		c->asked[c->asked_count++] = name;
 }
 
-/* A list has one number for each layer. */
+/* A list has one number for each layer, with those that guess further tokens. */
+static bool check_count(struct gguf_config *c, u64 count)
+{
+	if (count != c->blocks)
+		gguf_config_fail(c, ERR_FORMAT, "%s has %llu values; it must have one for each of the %u layers", c->key, (unsigned long long)count,
+				 c->blocks);
+	return count == c->blocks;
+}
+
 static bool same_int(const struct gguf *g, const char *key, i64 *out)
 {
 	u64 count;
@@ -45,10 +53,13 @@ static bool same_int(const struct gguf *g, const char *key, i64 *out)
 
 bool gguf_config_int(struct gguf_config *c, const char *name, u32 *out)
 {
+	u64 count;
 	i64 value;
 
 	gguf_config_know(c, name);
 	if (c->e != ERR_OK || !gguf_has(c->g, c->key))
+		return false;
+	if (c->blocks > 0 && gguf_array(c->g, c->key, &count) && !check_count(c, count)) /* that there are so many is known by then */
 		return false;
 	if ((!gguf_int(c->g, c->key, &value) && !same_int(c->g, c->key, &value)) || value < 0 || value > GGUF_COUNT_MAX) {
 		gguf_config_fail(c, ERR_UNSUPPORTED, "%s must be an integer from 0 to %d, the same for all layers", c->key, GGUF_COUNT_MAX);
@@ -66,10 +77,9 @@ bool gguf_config_layer_int(struct gguf_config *c, const char *name, u32 layer, u
 	gguf_config_know(c, name);
 	if (c->e != ERR_OK || !gguf_array(c->g, c->key, &count))
 		return gguf_config_int(c, name, out);
-	if (count != c->blocks)
-		gguf_config_fail(c, ERR_FORMAT, "%s has %llu values; it must have one for each of the %u layers", c->key, (unsigned long long)count,
-				 c->blocks);
-	else if (!gguf_array_int(c->g, c->key, layer, &value) || value < 0 || value > GGUF_COUNT_MAX)
+	if (!check_count(c, count))
+		return false;
+	if (!gguf_array_int(c->g, c->key, layer, &value) || value < 0 || value > GGUF_COUNT_MAX)
 		gguf_config_fail(c, ERR_FORMAT, "%s must have integers from 0 to %d", c->key, GGUF_COUNT_MAX);
 	else
 		*out = (u32)value;

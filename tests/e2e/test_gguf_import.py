@@ -372,8 +372,14 @@ BESIDE = {"per_layer_token_embd.weight": ("F16", [6, 8], bytes(96)), "blk.0.laur
     ({}, {"per_layer_token_embd.weight": ("F16", [8], bytes(16))}, "the tensor per_layer_token_embd.weight is missing, or has not two dimensions"),
     ({}, {"altup_proj.weight": ("F16", [4, 4, 4], bytes(128))}, "the tensor altup_proj.weight must have three dimensions, the first one of 3 streams"),
     ({}, {"altup_unembd_proj.weight": ("F16", [4, 4], bytes(32))}, "the tensor altup_unembd_proj.weight must have three dimensions, the first one of 3"),
+    ({"attention.sliding_window": None}, {}, "gemma3n.attention.sliding_window is missing; it must be an integer above 0"),
+    ({"attention.sliding_window": None, "attention.sliding_window_pattern": None}, {}, "gemma3n.attention.sliding_window is missing; it must be an integer above 0"),
+    ({"attention.sliding_window": 0}, {}, "gemma3n.attention.sliding_window is missing; it must be an integer above 0"),
+    ({"feed_forward_length": [4]}, {}, "gemma3n.feed_forward_length has 1 values; it must have one for each of the 2 layers"),
+    ({"feed_forward_length": [4, 4, 4]}, {}, "gemma3n.feed_forward_length has 3 values; it must have one for each of the 2 layers"),
     ({"altup.coef_clip": 3.0}, {}, "the value gemma3n.altup.coef_clip is not known for Gemma3nForCausalLM"),
-], ids=["usual", "other", "count", "shared", "scales", "nan", "scale", "texts", "rank", "inputs", "matrices", "flat", "unknown"])
+], ids=["usual", "other", "count", "shared", "scales", "nan", "scale", "texts", "rank", "inputs", "matrices", "flat",
+        "window", "windows", "window-none", "width-short", "width-long", "unknown"])
 def test_several_residual_streams(change, tensors, expected, tmp_path, cache):
     values = {"gemma3n." + k: v for k, v in {**STREAMS, **change}.items()}
     values["general.architecture"] = "gemma3n"
@@ -394,6 +400,16 @@ def test_windows_are_no_guess(pattern, tmp_path, cache):
     assert "olmo2.attention.sliding_window_pattern must have true or false, or an integer, for each" in refusal(bare(tmp_path / "m.gguf", values, arch="olmo2"))
 
 
+@pytest.mark.parametrize("arch,pattern,said", [
+    ("gemma3", [True, False], "gemma3.attention.sliding_window is missing; it must be an integer above 0"),
+    ("cohere2", 4, "cohere2.attention.sliding_window is missing; it must be an integer above 0"),
+    ("llama", [True, False], "the value llama.attention.sliding_window_pattern is not known for LlamaForCausalLM"),
+])
+def test_windows_that_have_no_size_are_refused(arch, pattern, said, tmp_path, cache):
+    values = {arch + ".attention.sliding_window_pattern": pattern, "cohere2.logit_scale": 1.0, "cohere2.attention.layer_norm_epsilon": 1e-5}
+    assert said in refusal(bare(tmp_path / "m.gguf", values, arch=arch))
+
+
 @pytest.mark.parametrize("change,said", [
     ({"general.architecture": "rwkv7"}, "general.architecture is 'rwkv7', which is not supported; supported: llama, "),
     ({"general.architecture": None}, "general.architecture is missing"),
@@ -401,6 +417,9 @@ def test_windows_are_no_guess(pattern, tmp_path, cache):
     ({"llama.context_length": None}, "llama.context_length is missing; it must be an integer above 0"),
     ({"llama.attention.scale": 0.5}, "the value llama.attention.scale is not known for LlamaForCausalLM: it may change"),
     ({"llama.attention.head_count_kv": [1, 2]}, "llama.attention.head_count_kv must be an integer from 0 to 1073741824, the same for all layers"),
+    ({"llama.feed_forward_length": [8, 8, 8]}, "llama.feed_forward_length has 3 values; it must have one for each of the 2 layers"),
+    ({"llama.feed_forward_length": []}, "llama.feed_forward_length has 0 values; it must have one for each of the 2 layers"),
+    ({"llama.feed_forward_length": [8, 4]}, "llama.feed_forward_length must be an integer from 0 to 1073741824, the same for all layers"),
     ({"llama.rope.scaling.type": "other"}, "llama.rope.scaling.type is 'other', which is not supported; supported: none, linear, yarn, longrope"),
     ({"tokenizer.ggml.model": "t5"}, "tokenizer.ggml.model is 't5', which is not supported; supported: gpt2, llama, gemma4"),
     ({"tokenizer.ggml.pre": "other"}, "tokenizer.ggml.pre is 'other', which is not known; known are: llama-bpe, "),
