@@ -1,5 +1,6 @@
 /* Kimi delta attention as config.json describes it: an object with lists of layers, whose numbers begin with 1, and sizes of heads; newer files have
  * the sizes beside it. Runs in the worker at start. */
+#include <stdio.h>
 #include <string.h>
 
 #include "kernels/recurrent.h"
@@ -78,6 +79,20 @@ enum err config_mark_kda(struct model_config *c, json_val own, bool *ruled, stru
 			return err_set(em, ERR_INVALID, "config.json: layer %u is neither in \"%s\" nor in \"%s\" of \"%s\"; every layer must be in one of them", i + 1,
 				       LISTS[0], LISTS[1], OWN);
 	return e;
+}
+
+enum err config_kda_unmarked(const struct model_config *c, json_val own, struct err_msg *em)
+{
+	char what[160];
+
+	if (json_present(own))
+		snprintf(what, sizeof(what), "\"%s\" and \"%s\" are missing in \"%s\"; of a %s they must be", LISTS[0], LISTS[1], OWN, c->arch->name);
+	else
+		snprintf(what, sizeof(what), "\"%s\" is missing; of a %s it must be an object with \"%s\" and \"%s\",", OWN, c->arch->name, LISTS[0], LISTS[1]);
+	return err_set(em, ERR_FORMAT,
+		       "config.json: %s arrays of numbers of layers, from 1 to %u; or \"layer_types\" must be there, an array of %u strings (num_hidden_layers), each "
+		       "%s or full_attention",
+		       what, c->layers, c->layers, c->arch->recurrent_layer);
 }
 
 /* A number that may be said in two places. */

@@ -157,6 +157,8 @@ static enum err mark_layers(struct model_config *c, json_val v, struct err_msg *
 		e = config_mark_kda(c, json_get(v, rule), &ruled, em);
 	if (e)
 		return e;
+	if (kda && !ruled && !listed)
+		return config_kda_unmarked(c, json_get(v, rule), em);
 	if (!by_interval && !ruled && !listed)
 		return err_set(em, ERR_FORMAT, "config.json: \"layer_types\" is missing; of a %s it must be an array of %u strings (num_hidden_layers), each %s or full_attention",
 			       c->arch->name, c->layers, c->arch->recurrent_layer);

@@ -86,8 +86,12 @@ Test(kimi, experts_are_routed_as_in_deepseek_v3)
 
 Test(kimi, every_layer_is_in_one_list)
 {
-	refused(REST, ERR_FORMAT, "\"layer_types\" is missing; of a " KIMI " it must be an array of 4 strings");
-	refused(REST ", " LINEAR("\"head_dim\": 6"), ERR_FORMAT, "\"layer_types\" is missing");
+	refused(REST, ERR_FORMAT,
+		"\"linear_attn_config\" is missing; of a " KIMI " it must be an object with \"full_attn_layers\" and \"kda_layers\", arrays of numbers of layers, from 1 to 4; "
+		"or \"layer_types\" must be there, an array of 4 strings (num_hidden_layers), each linear_attention or full_attention");
+	refused(REST ", \"linear_attn_config\": null", ERR_FORMAT, "\"linear_attn_config\" is missing; of a " KIMI);
+	refused(REST ", " LINEAR("\"head_dim\": 6"), ERR_FORMAT,
+		"\"full_attn_layers\" and \"kda_layers\" are missing in \"linear_attn_config\"; of a " KIMI " they must be arrays of numbers of layers, from 1 to 4; or");
 	refused(REST ", \"linear_attn_config\": [1]", ERR_FORMAT, "\"linear_attn_config\" must be an object, found array");
 	refused(REST ", " LINEAR("\"full_attn_layers\": 2"), ERR_FORMAT, "\"full_attn_layers\" in \"linear_attn_config\" must be an array of numbers of layers, found");
 	refused(REST ", " LINEAR("\"full_attn_layers\": [0], \"kda_layers\": [1, 2, 3]"), ERR_FORMAT,
