@@ -600,10 +600,14 @@ static enum err make_cpu(struct runner *r, struct err_msg *em)
 static void log_unread(const struct runner *r)
 {
 	const struct st_tensor *t;
+	char name[256];
 	u32 from = 0;
 
-	while (r->config.rank == 0 && (t = model_weights_unread(&r->plan, &from)))
-		LOG_WARN("TENSOR_NOT_READ", "file=\"%s\" tensor=%s reason=\"by config.json the model has none\"", t->file, t->name);
+	while (r->config.rank == 0 && (t = model_weights_unread(&r->plan, &from))) {
+		snprintf(name, sizeof(name), "%s", t->name);
+		tensor_names_in_file(name, sizeof(name), r->checkpoint, &r->model);
+		LOG_WARN("TENSOR_NOT_READ", "file=\"%s\" tensor=%s reason=\"by config.json the model has none\"", t->file, name);
+	}
 }
 
 static enum err make_all(struct runner *r, struct err_msg *em)
@@ -649,6 +653,8 @@ enum err runner_create(struct runner **out, const struct runner_config *config, 
 		return err_set(em, ERR_NO_MEMORY, "out of memory");
 	r->config = *config;
 	enum err e = make_all(r, em);
+	if (e && em && r->checkpoint)
+		tensor_names_in_file(em->text, sizeof(em->text), r->checkpoint, &r->model);
 	if (e)
 		runner_destroy(&r);
 	else

@@ -1,10 +1,12 @@
 /* Finds the tensors of a checkpoint that were saved under other names or in one piece. Runs in the worker while it loads,
- * before anything looks for a tensor. Copies nothing: what it adds are names for places in the mapped files. */
+ * before anything looks for a tensor, and where it has failed. Copies nothing: what it adds are names for places in the mapped files. */
 #include "proc_worker/model/tensor_names.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "common/buf.h"
 
 enum { NAME_BYTES = 256 };
 
@@ -57,6 +59,9 @@ static enum err finish(struct additions *a, enum err e, struct err_msg *em)
 
 /* ---------------------------------------------------------------- other prefixes */
 
+/* How all checkpoints of some families begin their names. */
+#define BACKBONE "backbone."
+
 /* How checkpoints of models of several parts, and those of the part without lm_head, begin their names; longer ones
  * first. */
 static const struct {
@@ -65,7 +70,7 @@ static const struct {
 	{"model.language_model.", "model."},
 	{"language_model.model.", "model."},
 	{"language_model.lm_head.", "lm_head."},
-	{"backbone.", "model."},
+	{BACKBONE, "model."},
 };
 
 static enum err add_renamed(struct additions *a, const char *file, const char *wanted, struct err_msg *em)
@@ -114,6 +119,54 @@ static enum err add_prefixes(struct safetensors *st, const struct model_config *
 			e = add_renamed(&a, PREFIXES[i].file, PREFIXES[i].wanted, em);
 	}
 	return finish(&a, e, em);
+}
+
+/* Whether the files have BACKBONE where the table has "model.". */
+static bool has_backbone(const struct safetensors *st, const struct model_config *c)
+{
+	const char *full = embed_name(c->arch), *embed = strchr(full, '.') + 1;
+	const struct st_tensor *ours = safetensors_find(st, full);
+	char name[NAME_BYTES];
+	u32 i = 0;
+
+	snprintf(name, sizeof(name), "%s%s", BACKBONE, embed);
+	const struct st_tensor *theirs = safetensors_find(st, name);
+	if (ours) /* is the other one by another name, or they are not those that are read */
+		return theirs && theirs->data == ours->data;
+	while (i < safetensors_count(st) && strncmp(safetensors_at(st, i)->name, BACKBONE, sizeof(BACKBONE) - 1) != 0)
+		i++;
+	return i < safetensors_count(st);
+}
+
+/* Whether a tensor's name begins at `at`, which is neither amid a longer word nor the name of a file. */
+static bool begins_name(const char *text, const char *at, const char *with)
+{
+	static const char *const files[] = {"safetensors", "gguf"};
+	const char *rest = at + strlen(with);
+
+	if (strncmp(at, with, strlen(with)) != 0 || (at > text && !strchr(" (\"", at[-1])))
+		return false;
+	for (size_t i = 0; i < COUNT_OF(files); i++)
+		if (!strncmp(rest, files[i], strlen(files[i])))
+			return false;
+	return true;
+}
+
+void tensor_names_in_file(char *text, size_t bytes, const struct safetensors *st, const struct model_config *c)
+{
+	static const char ours[] = "model.";
+	struct buf said = {0};
+
+	if (!has_backbone(st, c))
+		return;
+	for (const char *at = text; *at;) {
+		const bool name = begins_name(text, at, ours);
+		buf_append(&said, name ? BACKBONE : at, name ? strlen(BACKBONE) : 1);
+		at += name ? strlen(ours) : 1;
+	}
+	if (buf_ok(&said) && said.data)
+		snprintf(text, bytes, "%.*s", (int)said.bytes, said.data);
+	buf_fini(&said);
 }
 
 /* ---------------------------------------------------------------- experts in one tensor */

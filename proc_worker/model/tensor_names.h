@@ -2,6 +2,8 @@
 #ifndef TERCET_PROC_WORKER_MODEL_TENSOR_NAMES_H
 #define TERCET_PROC_WORKER_MODEL_TENSOR_NAMES_H
 
+#include <stddef.h>
+
 #include "proc_worker/model/config.h"
 #include "proc_worker/model/safetensors.h"
 
@@ -13,5 +15,9 @@
  * A checkpoint that has the table's names stays as it is. ERR_FORMAT: names the tensor, its shape and the one that it must
  * have by config.json. ERR_NO_MEMORY, ERR_TOO_LONG. */
 MUST_CHECK enum err tensor_names_add(struct safetensors *st, const struct model_config *c, struct err_msg *em);
+
+/* Puts the names that tensors have in the files where `text`, an error of a checkpoint for instance, has those of the table: "backbone." for
+ * "model.", where the checkpoint begins its names so. Cut to fit `bytes`. */
+void tensor_names_in_file(char *text, size_t bytes, const struct safetensors *st, const struct model_config *c);
 
 #endif

@@ -9,7 +9,7 @@ import pytest
 from api import ApiError
 from device_models import ENVIRONMENT
 from engine import FULL, SANITIZED, Engine, killed_amid, run
-from small_models import Folders, ids
+from small_models import Folders, ids, write_model
 
 KEPT = json.loads((pathlib.Path(__file__).parents[1] / "unit" / "proc_worker" / "families.json").read_text())
 NAMES = ["qwen3_5_text/none"] if SANITIZED else ["qwen3_5_text/none", "lfm2/bias", "granite_mamba/experts", "nemotron_h/mlps-last", "falcon_h1/none", "jamba/none", "mamba/none", "mamba2/none"] if FULL else ["qwen3_5_text/none", "lfm2/bias", "mamba/none", "mamba2/none"]
@@ -135,6 +135,30 @@ def test_a_killed_worker_costs_nobody_a_token(served, alone):
             return list(pool.map(lambda p: served.api.greedy_ids(p, 1500), prompts))
 
     assert killed_amid(served, "tercet-worker", all_at_once, 4) == [alone(p, 1500) for p in prompts]
+
+
+@pytest.mark.parametrize("tensor,shape,said", [
+    ("layers.1.norm.weight", None, "the checkpoint has no tensor backbone.layers.1.norm.weight ([40] expected)"),
+    ("embeddings.weight", None, "the checkpoint has no tensor backbone.embeddings.weight ([131, 40] expected)"),
+    ("norm_f.weight", [20], "model.safetensors: tensor backbone.norm_f.weight has the shape [20]; by config.json it must be [40]"),
+    ("layers.2.mixer.out_proj.weight", [40, 40], "model.safetensors: tensor backbone.layers.2.mixer.out_proj.weight has the shape [40, 40]; by config.json it must be [40, 80]"),
+])
+@pytest.mark.parametrize("name", ["mamba/none", "mamba2/none"])
+def test_errors_have_the_names_that_files_have(name, tensor, shape, said, tmp_path):
+    tensors = dict(KEPT[name]["tensors"])
+    if shape is None:
+        del tensors["backbone." + tensor]
+    else:
+        tensors["backbone." + tensor] = [shape, *tensors["backbone." + tensor][1:]]
+    status, output = run("logits", "--model", write_model(tmp_path, {"config": json.loads(KEPT[name]["config"]), "tensors": tensors}), "--ids", "1")
+    assert status == 1 and said in output, output
+
+
+def test_tensors_that_are_not_read_have_the_names_that_files_have(tmp_path):
+    kept = KEPT["mamba2/none"]
+    model = {"config": json.loads(kept["config"]), "tensors": {**kept["tensors"], "backbone.layers.1.mixer.in_proj.bias": [[200], 0.25, 0]}}
+    with Engine(*FLAGS, model=write_model(tmp_path, model)) as engine:
+        assert "tensor=backbone.layers.1.mixer.in_proj.bias reason=" in engine.log()
 
 
 def test_what_such_models_cannot_do_is_said(folders):

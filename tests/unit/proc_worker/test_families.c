@@ -300,6 +300,39 @@ Test(families, names_without_a_prefix_are_found_with_it)
 	safetensors_close(&st);
 }
 
+/* What tensor_names_in_file makes of `said`, of the checkpoint of a case. */
+static const char *in_file(const char *name, const char *said)
+{
+	static char text[512];
+	static struct model_config model;
+	struct safetensors *st;
+	struct err_msg em;
+	struct json_doc *doc;
+	const char *config = json_cstr(json_get(kept_case(&doc, name), "config"), "");
+
+	cr_assert_eq(model_config_parse(&model, config, strlen(config), &em), ERR_OK, "%s", em.text);
+	cr_assert_eq(open_changed(name, "{", "{", &st, &em), ERR_OK, "%s", em.text);
+	snprintf(text, sizeof(text), "%s", said);
+	tensor_names_in_file(text, sizeof(text), st, &model);
+	safetensors_close(&st);
+	json_free(&doc);
+	return text;
+}
+
+Test(families, errors_have_the_names_of_files_that_begin_otherwise)
+{
+	static const char *const plain = "model.safetensors: tensor model.layers.1.norm.weight (\"model.norm_f.weight\") of base_model.model.layers.1, model.gguf";
+	static const char *const named =
+		"model.safetensors: tensor backbone.layers.1.norm.weight (\"backbone.norm_f.weight\") of base_model.model.layers.1, model.gguf";
+
+	cr_assert_str_eq(in_file("mamba2/none", plain), named);
+	cr_assert_str_eq(in_file("falcon_mamba/odd", plain), named);
+	cr_assert_str_eq(in_file("mamba/none", "model.norm_f.weight"), "backbone.norm_f.weight");
+	cr_assert_str_eq(in_file("mamba/none", ""), "");
+	cr_assert_str_eq(in_file("jamba/none", plain), plain);
+	cr_assert_str_eq(in_file("llama/save-base", plain), plain);
+}
+
 /* ---------------------------------------------------------------- adapters */
 
 /* `prefix` and `suffix` are those of the module's name around the layer. */
