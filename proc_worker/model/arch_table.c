@@ -5,6 +5,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "proc_worker/model/arch_tensors_gpt_priv.h"
 #include "proc_worker/model/arch_tensors_priv.h"
 #include "proc_worker/model/arch_tensors_recurrent_priv.h"
 
@@ -300,6 +301,12 @@ static const struct arch ARCHS[] = {
 		    {"activation_function", "hidden_act"}},
 	 .layer_norm = "layer_norm_epsilon", .ungated = true, .positions = true, .activation = KERN_GELU_TANH,
 	 .inner = 4, .norm_eps = 1e-5f},
+	{"FalconForCausalLM", FALCON, COUNT_OF(FALCON), ARCH_USE_BIAS | ARCH_PARALLEL_CHOICE | ARCH_TIED,
+	 .fields = {{"num_kv_heads", "num_key_value_heads"}, {"ffn_hidden_size", "intermediate_size"}, {"activation", "hidden_act"},
+		    {"bias", "use_bias"}, {"parallel_attn", "use_parallel_residual"}},
+	 .own = {"alibi", "multi_query", "new_decoder_architecture", "num_ln_in_parallel_attn", "ff_factor", "apply_residual_connection_post_layernorm"},
+	 .layer_norm = "layer_norm_epsilon", .parallel = true, .ungated = true, .activation = KERN_GELU, .context = 2048, .inner = 4,
+	 .norm_eps = 1e-5f, .rope_theta = 10000},
 	{"OPTForCausalLM", OPT_TENSORS, COUNT_OF(OPT_TENSORS), ARCH_USE_BIAS | ARCH_TIED,
 	 .fields = {{"ffn_dim", "intermediate_size"}, {"activation_function", "hidden_act"}, {"enable_bias", "use_bias"}},
 	 .layer_norm = "layer_norm_eps", .ungated = true, .positions = true, .activation = KERN_RELU, .norm_eps = 1e-5f,

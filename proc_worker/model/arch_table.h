@@ -179,6 +179,8 @@ enum arch_when {
 	WHEN_CHOICE_BIAS,    /* of those with experts, where "use_expert_bias" is true */
 	WHEN_HEAD_NORMS,     /* "use_qk_norm", or what the family calls it, is true */
 	WHEN_SEQUENTIAL,     /* attention and MLP stand one behind the other */
+	WHEN_NORM_SHARED,    /* model_config.norm_each is false: the first norm is that of both, or the MLP's is WHEN_SEQUENTIAL */
+	WHEN_NORM_EACH,	     /* it is true */
 	WHEN_LM_HEAD_BIAS,   /* "lm_head_bias" is true */
 	WHEN_Q_RANK,	     /* "q_lora_rank" is a number */
 	WHEN_NO_Q_RANK,	     /* it is null */

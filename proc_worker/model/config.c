@@ -135,6 +135,8 @@ static enum err read_sizes(struct model_config *c, json_val v, struct err_msg *e
 					   ? c->arch->kv_heads
 					   : c->heads,
 				   &c->kv_heads, em);
+	if (!e && arch_has_own(c->arch, "multi_query"))
+		e = config_read_multi_query(c, v, em);
 	if (!e)
 		e = size_or(v, "max_position_embeddings", CONFIG_CONTEXT_MAX, c->arch->context, &c->context_max, em);
 	u32 embedded = c->hidden;
@@ -448,6 +450,8 @@ static enum err read_fields(struct model_config *c, json_val whole, json_val v, 
 		e = config_read_experts(c, v, em);
 	if (!e)
 		e = read_arithmetic(c, v, em);
+	if (!e && arch_has_own(c->arch, "new_decoder_architecture"))
+		e = config_read_falcon(c, v, em);
 	if (!e)
 		e = config_read_rope(c, v, em);
 	if (!e && c->arch->recurrent)

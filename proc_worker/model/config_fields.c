@@ -374,7 +374,12 @@ static const struct {
 	{"norm_before_gate", 0, NAN}, /* of a kernel that others train with: whatever files say, gates come first */
 	{"linear_attn_config", 0, NAN},
 	{"use_post_norm", 0, NAN},
+	{"alibi", 0, NAN},
+	{"multi_query", 0, NAN},
+	{"new_decoder_architecture", 0, NAN},
+	{"num_ln_in_parallel_attn", 0, NAN},
 	{"mlp_expansion_factor", 0, NAN}, /* of how wide the MLP is, which another field says */
+	{"ff_factor", 0, NAN}, /* likewise */
 	{"projectors_bias", 0, 0},
 };
 
@@ -409,6 +414,7 @@ static const struct {
 	{"mamba_inner_layernorms", 0, true},
 	{"rms_norm", 0, true},
 	{"mla_use_nope", 0, true},
+	{"apply_residual_connection_post_layernorm", 0, false},
 	{"use_grouped_topk", 0, true},
 	{"moe_router_enable_expert_bias", 0, true},
 	{"moe_router_enable_routed_scaling", 0, true},

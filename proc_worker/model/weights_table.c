@@ -209,6 +209,18 @@ static bool is_so_divided(const struct weights_plan *p, const struct arch_tensor
 	return (safetensors_find(p->checkpoint, name) != NULL) == t->apart;
 }
 
+/* Of norms of all layers, which a field says something about. */
+static bool has_norm(const struct model_config *c, enum arch_when when)
+{
+	if (when == WHEN_HEAD_NORMS)
+		return c->head_norms;
+	if (when == WHEN_SEQUENTIAL)
+		return !c->parallel;
+	if (when == WHEN_POST_NORM)
+		return c->post_norms;
+	return c->norm_each == (when == WHEN_NORM_EACH);
+}
+
 static bool has_tensor(const struct weights_plan *p, const struct arch_tensor *t, u32 layer)
 {
 	const u32 flags = p->config->layer_flags[layer];
@@ -233,9 +245,11 @@ static bool has_tensor(const struct weights_plan *p, const struct arch_tensor *t
 	case WHEN_CHOICE_BIAS:
 		return experts && p->config->choice_bias;
 	case WHEN_HEAD_NORMS:
-		return p->config->head_norms;
 	case WHEN_SEQUENTIAL:
-		return !p->config->parallel;
+	case WHEN_NORM_SHARED:
+	case WHEN_NORM_EACH:
+	case WHEN_POST_NORM:
+		return has_norm(p->config, t->when);
 	case WHEN_LM_HEAD_BIAS:
 		return p->config->lm_head_bias;
 	case WHEN_Q_RANK:
@@ -254,8 +268,6 @@ static bool has_tensor(const struct weights_plan *p, const struct arch_tensor *t
 		return recurrent && p->config->recurrent.bias;
 	case WHEN_CONV_BIAS:
 		return recurrent && p->config->recurrent.conv_bias;
-	case WHEN_POST_NORM:
-		return p->config->post_norms;
 	case WHEN_STATE_NORM:
 		return recurrent && p->config->recurrent.normed;
 	case WHEN_LOCAL:

@@ -31,6 +31,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import families_cases  # noqa: E402
 import families_gemma3n  # noqa: E402
 import families_gemma4  # noqa: E402
+import families_gpt  # noqa: E402
 import families_known  # noqa: E402
 import families_llama4  # noqa: E402
 import families_recurrent  # noqa: E402
@@ -327,7 +328,9 @@ gemma4_text/small-odd gemma4_text/mixture gemma4_text/mixture-small gemma4_text/
 granitemoehybrid/none granitemoehybrid/no-positions vaultgemma/none helium/biases jais2/none jais2/bias-missing minimax_m2/none minimax_m2/partial-new
 minimax_m2/save-raw dots1/groups solar_open/none flex_olmo/none mistral4/beta mistral4/groups youtu/none minicpm/none minicpm/scales-missing mimo/none
 gpt_oss/none gpt_oss/limit internlm2/none internlm2/odd internlm2/bias-mqa internlm3/qkv-bias internlm3/bias known/internlm2_5-7b-chat
-gpt2/none gpt2/untied gpt2/odd gpt2/save-base opt/none opt/no-bias gpt_neox/none gpt_neox/sequential gpt_neox/no-bias gpt_neox/odd known/llama-3.2-1b known/qwen2.5-0.5b known/qwen3-0.6b known/phi-4-mini known/gemma-2b known/gemma-2-2b
+gpt2/none gpt2/untied gpt2/odd gpt2/save-base opt/none opt/no-bias gpt_neox/none gpt_neox/sequential gpt_neox/no-bias gpt_neox/odd
+falcon/none falcon/newer falcon/newer-one-norm falcon/odd-newer falcon/odd-older
+known/llama-3.2-1b known/qwen2.5-0.5b known/qwen3-0.6b known/phi-4-mini known/gemma-2b known/gemma-2-2b
 known/gemma-3-1b-it known/qwen3-coder-30b-a3b""".split()
 
 
@@ -384,7 +387,7 @@ def keep_all(path):
 def keep_device(path):
     """Models in bfloat16 of sizes that devices take: prompts, what follows, and how sure that is."""
     lines = []
-    for name, config, save in families_cases.device_cases():
+    for name, config, save in [*families_cases.device_cases(), *families_gpt.device_cases()]:
         with tempfile.TemporaryDirectory() as scratch:
             folder = pathlib.Path(scratch) / "model"
             model = build(config, {"dtype": "bfloat16", **save}, folder)
@@ -403,6 +406,7 @@ def all_cases():
     yield from families_cases.cases()
     yield from families_gemma3n.cases()
     yield from families_gemma4.cases()
+    yield from families_gpt.cases()
     yield from families_llama4.cases()
     yield from families_recurrent.cases()
     yield from families_known.cases()

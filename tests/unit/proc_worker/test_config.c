@@ -55,7 +55,7 @@ Test(config, a_field_that_nobody_knows_is_refused_by_name)
 	struct model_config c;
 
 	refused("LlamaForCausalLM", "\"clip_qkv\": 8.0", ERR_UNSUPPORTED, "\"clip_qkv\" is set, which is not supported for LlamaForCausalLM");
-	refused("LlamaForCausalLM", "\"alibi\": true", ERR_UNSUPPORTED, "unknown field \"alibi\"");
+	refused("LlamaForCausalLM", "\"alibi_bias_max\": 8", ERR_UNSUPPORTED, "unknown field \"alibi_bias_max\"");
 	refused("LlamaForCausalLM", "\"use_qk_norm\": true", ERR_UNSUPPORTED, "\"use_qk_norm\" is set");
 	refused("Qwen3ForCausalLM", "\"use_qk_norm\": \"rms\"", ERR_UNSUPPORTED, "\"use_qk_norm\" must be true");
 	refused("Qwen3ForCausalLM", "\"use_qk_norm\": false", ERR_UNSUPPORTED, "\"use_qk_norm\" must be true");

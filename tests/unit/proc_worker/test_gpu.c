@@ -20,6 +20,9 @@ Test(gpu, llama_answers_as_on_the_cpu, .timeout = 120)
 	"\"intermediate_size\": 72, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, "                    \
 	"\"num_key_value_heads\": 2, \"" eps "\": 1e-5, \"max_position_embeddings\": 128, "                    \
 	"\"torch_dtype\": \"bfloat16\", \"eos_token_id\": 3" more "}"
+#define FALCON_SMALL                                                                                              \
+	"\"vocab_size\": 101, \"hidden_size\": 128, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, "       \
+	"\"max_position_embeddings\": 128, \"torch_dtype\": \"bfloat16\", \"eos_token_id\": 3"
 #define EXPERTS                                                                             \
 	", \"num_experts\": 8, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 48, " \
 	"\"norm_topk_prob\": true, "                                                        \
@@ -67,6 +70,9 @@ Test(gpu, every_family_answers_as_on_the_cpu, .timeout = 400)
 		{"no gate, RMSNorm", FAMILY("ArceeForCausalLM", ", \"hidden_act\": \"relu2\", \"mlp_bias\": true")},
 		{"blocks side by side, biases of logits, too",
 		 LAYER_NORM("PhiForCausalLM", "layer_norm_eps", ", \"hidden_act\": \"gelu_new\"")},
+		{"blocks side by side, one key of all heads", "{\"architectures\": [\"FalconForCausalLM\"], " FALCON_SMALL "}"},
+		{"blocks side by side with a norm each, biases", "{\"architectures\": [\"FalconForCausalLM\"], " FALCON_SMALL
+		 ", \"new_decoder_architecture\": true, \"num_kv_heads\": 2, \"bias\": true}"},
 		{"blocks side by side, neighbours rotate",
 		 LAYER_NORM("CohereForCausalLM", "layer_norm_eps", ", \"logit_scale\": 0.5")},
 		{"the same with windows, and layers without positions",

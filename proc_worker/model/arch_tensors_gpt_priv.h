@@ -1,0 +1,33 @@
+/* Which tensors the checkpoints of families have whose names begin as GPT-2's do. Only arch_table.c includes it, behind arch_tensors_priv.h. */
+#ifndef TERCET_PROC_WORKER_MODEL_ARCH_TENSORS_GPT_PRIV_H
+#define TERCET_PROC_WORKER_MODEL_ARCH_TENSORS_GPT_PRIV_H
+
+#include "proc_worker/model/arch_tensors_priv.h"
+
+/* clang-format off */
+#define GPT_VECTOR(slot, name) {slot, name, DIM_HIDDEN, DIM_NONE, SPLIT_NONE}
+#define GPT_NORM(norm, bias, name) GPT_VECTOR(norm, name ".weight"), GPT_VECTOR(bias, name ".bias")
+
+/* q, k and v are fused for each KV head, of which there may be one for all. */
+#define FALCON_NORM(norm, bias, name, when) \
+	{norm, GPT2_LAYER name ".weight", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, when}, {bias, GPT2_LAYER name ".bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, when}
+static const struct arch_tensor FALCON[] = {
+	{SLOT_EMBED, GPT2 "word_embeddings.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS},
+	{SLOT_LM_HEAD, "lm_head.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS},
+	GPT_NORM(SLOT_FINAL_NORM, SLOT_FINAL_NORM_BIAS, GPT2 "ln_f"),
+	FALCON_NORM(SLOT_ATTN_NORM, SLOT_ATTN_NORM_BIAS, "input_layernorm", WHEN_NORM_SHARED),
+	FALCON_NORM(SLOT_MLP_NORM, SLOT_MLP_NORM_BIAS, "post_attention_layernorm", WHEN_SEQUENTIAL),
+	FALCON_NORM(SLOT_ATTN_NORM, SLOT_ATTN_NORM_BIAS, "ln_attn", WHEN_NORM_EACH),
+	FALCON_NORM(SLOT_MLP_NORM, SLOT_MLP_NORM_BIAS, "ln_mlp", WHEN_NORM_EACH),
+	GROUPED_QKV(SLOT_QKV, GPT2_LAYER "self_attention.query_key_value.weight", DIM_HIDDEN, WHEN_ALWAYS),
+	GROUPED_QKV(SLOT_QKV_BIAS, GPT2_LAYER "self_attention.query_key_value.bias", DIM_NONE, WHEN_ATTENTION_BIAS),
+	{SLOT_ATTN_OUT, GPT2_LAYER "self_attention.dense.weight", DIM_HIDDEN, DIM_HEADS, SPLIT_COLUMNS},
+	{SLOT_ATTN_OUT_BIAS, GPT2_LAYER "self_attention.dense.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_ATTENTION_BIAS},
+	{SLOT_GATE_UP, GPT2_LAYER "mlp.dense_h_to_4h.weight", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS},
+	{SLOT_GATE_UP_BIAS, GPT2_LAYER "mlp.dense_h_to_4h.bias", DIM_INTERMEDIATE, DIM_NONE, SPLIT_ROWS, WHEN_MLP_BIAS},
+	{SLOT_DOWN, GPT2_LAYER "mlp.dense_4h_to_h.weight", DIM_HIDDEN, DIM_INTERMEDIATE, SPLIT_COLUMNS},
+	{SLOT_DOWN_BIAS, GPT2_LAYER "mlp.dense_4h_to_h.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_MLP_BIAS},
+};
+/* clang-format on */
+
+#endif

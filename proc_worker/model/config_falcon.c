@@ -1,0 +1,66 @@
+/* What config.json says of a Falcon's blocks, and in families that may have it, whether heads share one key ("multi_query"). Runs in the worker at
+ * start. */
+#include "proc_worker/model/config_priv.h"
+
+static enum err read_newer(const struct model_config *c, json_val v, bool *newer, struct err_msg *em)
+{
+	*newer = false;
+	return arch_has_own(c->arch, "new_decoder_architecture") ? config_may_bool(v, "new_decoder_architecture", false, newer, em) : ERR_OK;
+}
+
+enum err config_read_multi_query(struct model_config *c, json_val v, struct err_msg *em)
+{
+	bool newer, shared;
+
+	enum err e = read_newer(c, v, &newer, em);
+	if (!e)
+		e = config_may_bool(v, "multi_query", true, &shared, em);
+	if (e || newer)
+		return e;
+	/* Programs write the number of heads even where it does not count. */
+	if (c->kv_heads != c->heads && !(shared && c->kv_heads == 1))
+		return err_set(em, ERR_INVALID, "config.json: \"num_key_value_heads\" is %u, and \"multi_query\" is %s: it must be %s%u, the number of heads",
+			       c->kv_heads, shared ? "true" : "false", shared ? "1 or " : "", c->heads);
+	if (shared)
+		c->kv_heads = 1;
+	return ERR_OK;
+}
+
+/* How wide the MLP is, once more. */
+static enum err check_width(const struct model_config *c, json_val v, struct err_msg *em)
+{
+	u32 factor = 0;
+
+	enum err e = config_may_u32(v, "ff_factor", CONFIG_DIM_MAX, 0, &factor, em);
+	if (e || factor == 0 || (u64)factor * c->hidden == c->intermediate)
+		return e;
+	return err_set(em, ERR_INVALID, "config.json: \"ff_factor\" is %u, which is an \"intermediate_size\" of %llu, but that is %u; take one of them out",
+		       factor, (unsigned long long)((u64)factor * c->hidden), c->intermediate);
+}
+
+enum err config_read_falcon(struct model_config *c, json_val v, struct err_msg *em)
+{
+	bool alibi, newer = false;
+	u32 norms = 1;
+
+	enum err e = config_may_bool(v, "alibi", false, &alibi, em);
+	if (!e && alibi)
+		return err_set(em, ERR_UNSUPPORTED,
+			       "config.json: \"alibi\" is true: scores that fall with the distance of keys are not computed; of a %s it must be false, so that heads "
+			       "rotate instead",
+			       c->arch->name);
+	if (!e)
+		e = read_newer(c, v, &newer, em);
+	if (!e)
+		e = config_may_u32(v, "num_ln_in_parallel_attn", 2, newer ? 2 : 1, &norms, em);
+	if (e)
+		return e;
+	if (newer && !c->parallel)
+		return err_set(em, ERR_UNSUPPORTED,
+			       "config.json: \"use_parallel_residual\" is false; with \"new_decoder_architecture\" it must be true: attention and MLP stand side by side");
+	if (!newer && norms == 2)
+		return err_set(em, ERR_UNSUPPORTED,
+			       "config.json: \"num_ln_in_parallel_attn\" is 2; without \"new_decoder_architecture\" it must be 1: attention and MLP read the same norm");
+	c->norm_each = norms == 2;
+	return check_width(c, v, em);
+}

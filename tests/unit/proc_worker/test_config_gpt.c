@@ -1,0 +1,75 @@
+/* What config.json says in families that share a key among all heads or name their fields as GPT-2 does, and what is refused in it. */
+#include <criterion/criterion.h>
+#include <string.h>
+
+#include "tests/unit/proc_worker/config_said.h"
+
+static struct model_config c;
+
+#define FALCON "FalconForCausalLM"
+#define FALCON_SIZES "\"vocab_size\": 64, \"hidden_size\": 48, \"num_hidden_layers\": 4, \"num_attention_heads\": 4"
+#define good(more)		   said_good(&c, FALCON, FALCON_SIZES, more)
+#define refused(more, error, text) said_refused(FALCON, FALCON_SIZES, more, error, text)
+
+Test(config_gpt, falcon_7b_shares_one_key_and_one_norm)
+{
+	good("");
+	cr_assert(c.kv_heads == 1 && c.parallel && !c.norm_each && c.intermediate == 192 && c.context_max == 2048 && c.tied_embeddings);
+	cr_assert(!c.attention_bias && !c.mlp_bias && c.activation == KERN_GELU && c.rope.dim == 12 && c.rope.theta == 10000 && !c.interleaved);
+	good("\"multi_query\": true, \"num_kv_heads\": 4, \"bias\": true, \"ffn_hidden_size\": 80, \"activation\": \"gelu_new\", \"tie_word_embeddings\": false");
+	cr_assert(c.kv_heads == 1 && c.attention_bias && c.mlp_bias && c.intermediate == 80 && c.activation == KERN_GELU_TANH && !c.tied_embeddings);
+	good("\"num_kv_heads\": 1, \"alibi\": false, \"apply_residual_connection_post_layernorm\": false, \"num_ln_in_parallel_attn\": 1, \"ff_factor\": 4");
+	cr_assert(c.kv_heads == 1 && !c.norm_each);
+}
+
+Test(config_gpt, falcon_40b_has_a_norm_for_each_block)
+{
+	good("\"new_decoder_architecture\": true, \"num_kv_heads\": 2, \"multi_query\": true");
+	cr_assert(c.kv_heads == 2 && c.parallel && c.norm_each);
+	good("\"new_decoder_architecture\": true, \"num_ln_in_parallel_attn\": null");
+	cr_assert(c.kv_heads == 4 && c.norm_each);
+	good("\"new_decoder_architecture\": true, \"num_kv_heads\": 2, \"num_ln_in_parallel_attn\": 1");
+	cr_assert(c.kv_heads == 2 && !c.norm_each);
+}
+
+Test(config_gpt, blocks_of_other_falcons_stand_one_behind_the_other)
+{
+	good("\"multi_query\": false, \"parallel_attn\": false, \"bias\": true");
+	cr_assert(c.kv_heads == 4 && !c.parallel && !c.norm_each && c.attention_bias);
+	good("\"multi_query\": false, \"num_kv_heads\": 4");
+	cr_assert(c.kv_heads == 4 && c.parallel);
+}
+
+Test(config_gpt, what_no_falcon_has_is_refused)
+{
+	refused("\"alibi\": true", ERR_UNSUPPORTED, "\"alibi\" is true: scores that fall with the distance of keys are not computed; of a " FALCON " it must be false");
+	refused("\"alibi\": 1", ERR_FORMAT, "\"alibi\" must be true or false");
+	refused("\"multi_query\": \"yes\"", ERR_FORMAT, "\"multi_query\" must be true or false");
+	refused("\"new_decoder_architecture\": 0", ERR_FORMAT, "\"new_decoder_architecture\" must be true or false");
+	refused("\"num_kv_heads\": 2", ERR_INVALID, "\"num_key_value_heads\" is 2, and \"multi_query\" is true: it must be 1 or 4, the number of heads");
+	refused("\"num_kv_heads\": 2", ERR_INVALID, "(the field \"num_kv_heads\" of a " FALCON ")");
+	refused("\"num_kv_heads\": 1, \"multi_query\": false", ERR_INVALID, "\"multi_query\" is false: it must be 4, the number of heads");
+	refused("\"num_kv_heads\": 3, \"new_decoder_architecture\": true", ERR_INVALID, "num_attention_heads 4 is not a multiple of num_key_value_heads 3");
+	refused("\"num_kv_heads\": 0", ERR_INVALID, "(the field \"num_kv_heads\" of a " FALCON ")");
+	refused("\"parallel_attn\": false, \"new_decoder_architecture\": true", ERR_UNSUPPORTED, "(the field \"parallel_attn\" of a " FALCON ")");
+	refused("\"num_ln_in_parallel_attn\": 2", ERR_UNSUPPORTED, "\"num_ln_in_parallel_attn\" is 2; without \"new_decoder_architecture\" it must be 1");
+	refused("\"num_ln_in_parallel_attn\": 3, \"new_decoder_architecture\": true", ERR_INVALID, "\"num_ln_in_parallel_attn\" is 3; it must be 1 to 2");
+	refused("\"ff_factor\": 3", ERR_INVALID, "\"ff_factor\" is 3, which is an \"intermediate_size\" of 144, but that is 192");
+	refused("\"apply_residual_connection_post_layernorm\": true", ERR_UNSUPPORTED, "must be false for " FALCON);
+	refused("\"activation\": \"tanh\"", ERR_UNSUPPORTED, "(the field \"activation\" of a " FALCON ")");
+	refused("\"use_cache\": true, \"sliding_window\": 8", ERR_UNSUPPORTED, "\"sliding_window\" is set");
+	said_refused("LlamaForCausalLM", FALCON_SIZES ", \"intermediate_size\": 80, \"max_position_embeddings\": 128, \"rms_norm_eps\": 1e-5",
+		     "\"multi_query\": true", ERR_UNSUPPORTED, "\"multi_query\" is set, which is not supported for LlamaForCausalLM");
+}
+
+Test(config_gpt, a_shared_key_is_on_every_rank)
+{
+	struct model_shard s;
+	struct err_msg em;
+
+	good("");
+	cr_assert_eq(model_shard_init(&s, &c, 1, 2, &em), ERR_OK, "%s", em.text);
+	cr_assert(s.heads == 2 && s.kv_heads == 1 && s.kv_first == 0 && s.intermediate == 96);
+	cr_assert_eq(model_shard_init(&s, &c, 0, 3, &em), ERR_INVALID);
+	cr_assert(strstr(em.text, "4 attention heads cannot be divided by it"), "%s", em.text);
+}
