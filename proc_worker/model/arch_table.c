@@ -46,6 +46,10 @@ enum {
 	 .recurrent = RECURRENT_SELECTIVE, .recurrent_layer = "mamba", .attention_free = true, .unrotated = true, .context = 1 << 20, \
 	 .norm_eps = 1e-5f, __VA_ARGS__}
 
+#define GPT2_FIELDS \
+	{{"n_embd", "hidden_size"}, {"n_layer", "num_hidden_layers"}, {"n_head", "num_attention_heads"}, \
+	 {"n_positions", "max_position_embeddings"}, {"n_inner", "intermediate_size"}, {"activation_function", "hidden_act"}}
+
 #define ROPE_LLAMA3_STATED(factor) \
 	"{\"rope_type\": \"llama3\", \"factor\": " factor ", \"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, " \
 	"\"original_max_position_embeddings\": 8192}"
@@ -296,10 +300,7 @@ static const struct arch ARCHS[] = {
 	 .layer_norm = "layer_norm_eps", .parallel = true, .ungated = true, .activation = KERN_GELU, .norm_eps = 1e-5f,
 	 .rope_theta = 10000, .attention_bias = true, .rotary_share = 0.25f},
 	{"GPT2LMHeadModel", GPT2_TENSORS, COUNT_OF(GPT2_TENSORS), ARCH_TIED,
-	 .fields = {{"n_embd", "hidden_size"}, {"n_layer", "num_hidden_layers"}, {"n_head", "num_attention_heads"},
-		    {"n_positions", "max_position_embeddings"}, {"n_inner", "intermediate_size"},
-		    {"activation_function", "hidden_act"}},
-	 .layer_norm = "layer_norm_epsilon", .ungated = true, .positions = true, .activation = KERN_GELU_TANH,
+	 .fields = GPT2_FIELDS, .layer_norm = "layer_norm_epsilon", .ungated = true, .positions = true, .activation = KERN_GELU_TANH,
 	 .inner = 4, .norm_eps = 1e-5f},
 	{"FalconForCausalLM", FALCON, COUNT_OF(FALCON), ARCH_USE_BIAS | ARCH_PARALLEL_CHOICE | ARCH_TIED,
 	 .fields = {{"num_kv_heads", "num_key_value_heads"}, {"ffn_hidden_size", "intermediate_size"}, {"activation", "hidden_act"},
@@ -307,6 +308,9 @@ static const struct arch ARCHS[] = {
 	 .own = {"alibi", "multi_query", "new_decoder_architecture", "num_ln_in_parallel_attn", "ff_factor", "apply_residual_connection_post_layernorm"},
 	 .layer_norm = "layer_norm_epsilon", .parallel = true, .ungated = true, .activation = KERN_GELU, .context = 2048, .inner = 4,
 	 .norm_eps = 1e-5f, .rope_theta = 10000},
+	{"GPTBigCodeForCausalLM", GPT_BIGCODE, COUNT_OF(GPT_BIGCODE), ARCH_TIED,
+	 .fields = GPT2_FIELDS, .own = {"multi_query"}, .layer_norm = "layer_norm_epsilon", .ungated = true, .positions = true,
+	 .activation = KERN_GELU_TANH, .inner = 4, .norm_eps = 1e-5f},
 	{"OPTForCausalLM", OPT_TENSORS, COUNT_OF(OPT_TENSORS), ARCH_USE_BIAS | ARCH_TIED,
 	 .fields = {{"ffn_dim", "intermediate_size"}, {"activation_function", "hidden_act"}, {"enable_bias", "use_bias"}},
 	 .layer_norm = "layer_norm_eps", .ungated = true, .positions = true, .activation = KERN_RELU, .norm_eps = 1e-5f,
@@ -428,16 +432,20 @@ static size_t append_name(char *out, size_t bytes, size_t used, const char *name
 				       (int)(strlen(name) - strlen(suffix)), name);
 }
 
-/* The same of a name behind `last` (NULL: it is the first): mixtures of the family before them are said in few words, for all names have to fit
- * into an error, and other spellings of it not at all. */
-static size_t append_next(char *out, size_t bytes, size_t used, const char *name, const char *suffix, const char *last)
+/* The same of a name behind `last` (NULL: it is the first). One that begins like `*root`, the last that was written whole, is only its end, in brackets, for
+ * all names have to fit into an error; other spellings of `last` are left out. */
+static size_t append_next(char *out, size_t bytes, size_t used, const char *name, const char *suffix, const char *last, const char **root)
 {
-	const size_t stem = last ? strlen(last) - strlen(suffix) : 0;
+	const size_t stem = last ? strlen(*root) - strlen(suffix) : 0;
 
 	if (last && !strcasecmp(last, name))
 		return used;
-	if (last && !strncmp(last, name, stem) && !strncmp(name + stem, "Moe", 3) && !strcmp(name + stem + 3, suffix))
-		return append_name(out, bytes, used, "[Moe]", "", true);
+	if (last && !strncmp(*root, name, stem)) {
+		used = append_name(out, bytes, used, "[", "", true);
+		used = append_name(out, bytes, used, name + stem, suffix, true);
+		return append_name(out, bytes, used, "]", "", true);
+	}
+	*root = name;
 	return append_name(out, bytes, used, name, suffix, !last);
 }
 
@@ -452,11 +460,11 @@ void arch_names(char *out, size_t bytes)
 {
 	static const char causal[] = "ForCausalLM", parts[] = "ForConditionalGeneration";
 	size_t used = append_name(out, bytes, 0, "{", "", true);
-	const char *last = NULL;
+	const char *last = NULL, *root = NULL;
 
 	for (size_t i = 0; i < COUNT_OF(ARCHS); i++)
 		if (ends_in(ARCHS[i].name, causal)) {
-			used = append_next(out, bytes, used, ARCHS[i].name, causal, last);
+			used = append_next(out, bytes, used, ARCHS[i].name, causal, last, &root);
 			last = ARCHS[i].name;
 		}
 	used = append_name(out, bytes, used, "}ForCausalLM", "", true);
@@ -466,7 +474,7 @@ void arch_names(char *out, size_t bytes)
 	used = append_name(out, bytes, used, "{", "", false);
 	last = NULL;
 	for (size_t i = 0; i < COUNT_OF(TEXT_PARTS); last = TEXT_PARTS[i++].name)
-		used = append_next(out, bytes, used, TEXT_PARTS[i].name, parts, last);
+		used = append_next(out, bytes, used, TEXT_PARTS[i].name, parts, last, &root);
 	append_name(out, bytes, used, "}ForConditionalGeneration", "", true);
 }
 

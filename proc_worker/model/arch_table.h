@@ -394,7 +394,7 @@ bool arch_has_own(const struct arch *a, const char *field);
  * `model_type`; Qwen's older files have its fields beside "vision_config" instead (NULL: the first kind that there is).
  * NULL: `name` is no such model, or has no such part; which it may have is in `known`, "" if it is no such model. */
 const struct arch *arch_find_text_part(const char *name, const char *model_type, char *known, size_t bytes);
-/* The names of all, "{Llama, ..., Granite[Moe], ...}ForCausalLM, {...}ForConditionalGeneration", into `out`. */
+/* The names of all, "{Llama, ..., Granite[Moe][MoeShared], ...}ForCausalLM, {...}ForConditionalGeneration", into `out`. */
 void arch_names(char *out, size_t bytes);
 /* The tensor's name in `layer` and for `expert`, into `out`. */
 void arch_tensor_name(char *out, size_t bytes, const struct arch_tensor *t, u32 layer, u32 expert);

@@ -7,6 +7,11 @@
 /* clang-format off */
 #define GPT_VECTOR(slot, name) {slot, name, DIM_HIDDEN, DIM_NONE, SPLIT_NONE}
 #define GPT_NORM(norm, bias, name) GPT_VECTOR(norm, name ".weight"), GPT_VECTOR(bias, name ".bias")
+#define UNGATED_OF(up, down) \
+	{SLOT_GATE_UP, up ".weight", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS}, \
+	{SLOT_GATE_UP_BIAS, up ".bias", DIM_INTERMEDIATE, DIM_NONE, SPLIT_ROWS}, \
+	{SLOT_DOWN, down ".weight", DIM_HIDDEN, DIM_INTERMEDIATE, SPLIT_COLUMNS}, \
+	GPT_VECTOR(SLOT_DOWN_BIAS, down ".bias")
 
 /* q, k and v are fused for each KV head, of which there may be one for all. */
 #define FALCON_NORM(norm, bias, name, when) \
@@ -27,6 +32,20 @@ static const struct arch_tensor FALCON[] = {
 	{SLOT_GATE_UP_BIAS, GPT2_LAYER "mlp.dense_h_to_4h.bias", DIM_INTERMEDIATE, DIM_NONE, SPLIT_ROWS, WHEN_MLP_BIAS},
 	{SLOT_DOWN, GPT2_LAYER "mlp.dense_4h_to_h.weight", DIM_HIDDEN, DIM_INTERMEDIATE, SPLIT_COLUMNS},
 	{SLOT_DOWN_BIAS, GPT2_LAYER "mlp.dense_4h_to_h.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_MLP_BIAS},
+};
+
+/* The same groups, of GPT-2's names. */
+static const struct arch_tensor GPT_BIGCODE[] = {
+	{SLOT_EMBED, GPT2 "wte.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS},
+	{SLOT_POSITIONS, GPT2 "wpe.weight", DIM_CONTEXT, DIM_HIDDEN, SPLIT_NONE},
+	{SLOT_LM_HEAD, "lm_head.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS},
+	GPT_NORM(SLOT_FINAL_NORM, SLOT_FINAL_NORM_BIAS, GPT2 "ln_f"),
+	GPT_NORM(SLOT_ATTN_NORM, SLOT_ATTN_NORM_BIAS, GPT2_LAYER "ln_1"), GPT_NORM(SLOT_MLP_NORM, SLOT_MLP_NORM_BIAS, GPT2_LAYER "ln_2"),
+	GROUPED_QKV(SLOT_QKV, GPT2_LAYER "attn.c_attn.weight", DIM_HIDDEN, WHEN_ALWAYS),
+	GROUPED_QKV(SLOT_QKV_BIAS, GPT2_LAYER "attn.c_attn.bias", DIM_NONE, WHEN_ALWAYS),
+	{SLOT_ATTN_OUT, GPT2_LAYER "attn.c_proj.weight", DIM_HIDDEN, DIM_HEADS, SPLIT_COLUMNS},
+	GPT_VECTOR(SLOT_ATTN_OUT_BIAS, GPT2_LAYER "attn.c_proj.bias"),
+	UNGATED_OF(GPT2_LAYER "mlp.c_fc", GPT2_LAYER "mlp.c_proj"),
 };
 /* clang-format on */
 

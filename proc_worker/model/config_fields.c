@@ -457,6 +457,8 @@ static const char *const INERT[] = {
 	"summary_use_proj", "summary_activation", "summary_first_dropout", "summary_proj_to_labels",
 	/* how others run it; pretraining_tp: products in pieces, the same sums */
 	"pretraining_tp",
+	"attention_softmax_in_fp32", "scale_attention_softmax_in_fp32", "inference_runner", "validate_runner_input", "pre_allocate_kv_cache",
+	"pad_key_length", "max_batch_size",
 	"residual_in_fp32", "mamba_ssm_cache_dtype", "moe_shared_expert_overlap",
 	"num_logits_to_keep", "calc_logits_for_entire_prompt", "fused_add_norm", "pad_vocab_size_multiple", "use_mambapy", "use_falcon_mambapy",
 	"use_associative_scan", "use_grouped_mm", "use_mamba_kernels", "z_loss_coefficient",

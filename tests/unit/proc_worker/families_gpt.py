@@ -1,5 +1,5 @@
-"""Small models of Falcon, for families_differential.py: the three orders of its query_key_value, and its blocks side by side with one norm
-or two, or one behind the other. Beside variants by hand there are drawn ones, the same every time."""
+"""Small models of Falcon and of StarCoder 1 and SantaCoder, for families_differential.py: the three orders of Falcon's query_key_value, and its
+blocks side by side with one norm or two, or one behind the other. Beside variants by hand there are drawn ones, the same every time."""
 import random
 
 from families_fields import COMMON, MISSING, YARN, new_rope
@@ -13,6 +13,13 @@ FAMILIES = {
     "falcon": {**USUAL, "architectures": ["FalconForCausalLM"], "alibi": False, "apply_residual_connection_post_layernorm": False, "bias": False,
                "hidden_dropout": 0.0, "multi_query": True, "new_decoder_architecture": False, "parallel_attn": True, "tie_word_embeddings": MISSING},
 }
+# GPT-2's names of fields.
+SIZES = {"hidden_size": MISSING, "num_hidden_layers": MISSING, "num_attention_heads": MISSING, "max_position_embeddings": MISSING,
+         "n_embd": 40, "n_layer": 3, "n_head": 4, "n_positions": 100, "n_inner": None, "rope_theta": MISSING, "attention_dropout": MISSING,
+         "attn_pdrop": 0.1, "embd_pdrop": 0.1, "resid_pdrop": 0.1, "summary_type": "cls_index", "summary_use_proj": True}
+FAMILIES["gpt_bigcode"] = {**USUAL, **SIZES, "architectures": ["GPTBigCodeForCausalLM"], "activation_function": "gelu_pytorch_tanh",
+                           "attention_softmax_in_fp32": True, "multi_query": True, "scale_attention_softmax_in_fp32": True,
+                           "scale_attn_weights": True, "tie_word_embeddings": MISSING}
 
 # As 40B and 180B.
 NEWER = {"new_decoder_architecture": True, "num_kv_heads": 2}
@@ -38,6 +45,8 @@ def falcon():
     yield "parallel-mha", {"multi_query": False, "bias": True}
     yield "bias", {"bias": True}
     yield "untied", {"tie_word_embeddings": False}
+    # As 7B, which no number of ranks divides.
+    yield "heads-71", {"hidden_size": 426, "num_attention_heads": 71, "ffn_hidden_size": 71}
     yield "odd", {**SIX, "ffn_hidden_size": 69, "bias": True}
     yield "odd-newer", {**SIX, **NEWER, "num_kv_heads": 3, "ffn_hidden_size": 69, "bias": True}
     yield "odd-older", {**SIX, **OLDER, "ffn_hidden_size": 69}
@@ -62,11 +71,36 @@ def drawn_falcon(draw):
     return {**changes, "multi_query": draw.random() < 0.5, "parallel_attn": draw.random() < 0.5}
 
 
-VARIANTS = {"falcon": (falcon, drawn_falcon)}
+def gpt_bigcode():
+    yield "none", {}
+    yield "mha", {"multi_query": False}
+    yield "inner", {"n_inner": 52}
+    yield "inner-mha", {"n_inner": 52, "multi_query": False, "num_key_value_heads": 4}
+    yield "untied", {"tie_word_embeddings": False, "num_key_value_heads": 1}
+    yield "odd", {"n_embd": 60, "n_head": 6, "vocab_size": 97, "n_inner": 69}
+    yield "odd-mha", {"n_embd": 60, "n_head": 6, "vocab_size": 97, "n_inner": 69, "multi_query": False}
+    yield "one-layer", {"n_layer": 1, "vocab_size": 64}
+    yield "act-gelu", {"activation_function": "gelu"}
+    yield "eps", {"layer_norm_epsilon": 1e-2}
+    # As StarCoder's file.
+    yield "runner", {"inference_runner": 0, "max_batch_size": None, "max_sequence_length": None, "pad_key_length": True,
+                     "pre_allocate_kv_cache": False, "validate_runner_input": True}
+    yield "defaults", {k: MISSING for k in ("activation_function", "layer_norm_epsilon", "multi_query", "n_inner", "scale_attn_weights")}
+
+
+def drawn_gpt_bigcode(draw):
+    heads = 2 * draw.randint(1, 4)
+    return {"n_embd": heads * 2 * draw.randint(3, 9), "n_head": heads, "n_layer": draw.randint(1, 4), "n_inner": 2 * draw.randint(8, 60),
+            "multi_query": draw.random() < 0.6, "vocab_size": draw.randint(64, 150), "tie_word_embeddings": draw.random() < 0.5,
+            "activation_function": draw.choice(("gelu", "gelu_new", "gelu_pytorch_tanh", "relu"))}
+
+
+VARIANTS = {"falcon": (falcon, drawn_falcon), "gpt_bigcode": (gpt_bigcode, drawn_gpt_bigcode)}
 SAVES = [("f16", {"dtype": "float16"}), ("bf16", {"dtype": "bfloat16"}), ("sharded", {"shards": 3}), ("base", {"base": True})]
 # Of sizes that devices take.
 DEVICE = {"falcon": {"hidden_size": 64, "bias": True},
-          "falcon-newer": {"hidden_size": 64, **NEWER, "tie_word_embeddings": False}}
+          "falcon-newer": {"hidden_size": 64, **NEWER, "tie_word_embeddings": False},
+          "gpt_bigcode": {"n_embd": 64, "n_inner": 96, "tie_word_embeddings": False}}
 
 
 def config(family, changes):
@@ -77,7 +111,7 @@ def cases():
     """As families_cases.cases."""
     for family, (variants, drawn) in VARIANTS.items():
         for name, changes in variants():
-            yield family + "/" + name, family, config(family, changes), {"ranks": 3} if name.startswith("odd") else {}
+            yield family + "/" + name, family, config(family, changes), {"ranks": 3 if name.startswith("odd") else 1 if name == "heads-71" else 2}
         draw = random.Random(family)
         for i in range(DRAWN):
             yield "%s/drawn-%d" % (family, i), family, config(family, drawn(draw)), {}

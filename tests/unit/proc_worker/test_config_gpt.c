@@ -62,6 +62,31 @@ Test(config_gpt, what_no_falcon_has_is_refused)
 		     "\"multi_query\": true", ERR_UNSUPPORTED, "\"multi_query\" is set, which is not supported for LlamaForCausalLM");
 }
 
+#define BIGCODE "GPTBigCodeForCausalLM"
+#define GPT2_SIZES "\"vocab_size\": 64, \"n_embd\": 48, \"n_layer\": 4, \"n_head\": 4, \"n_positions\": 128"
+#define STARCODER \
+	"\"attention_softmax_in_fp32\": true, \"scale_attention_softmax_in_fp32\": true, \"scale_attn_weights\": true, \"n_inner\": 80, " \
+	"\"inference_runner\": 0, \"validate_runner_input\": true, \"pre_allocate_kv_cache\": true, \"pad_key_length\": true, \"max_batch_size\": null"
+Test(config_gpt, heads_of_starcoder_share_one_key)
+{
+	said_good(&c, BIGCODE, GPT2_SIZES, "");
+	cr_assert(c.kv_heads == 1 && c.intermediate == 192 && c.tied_embeddings && !c.parallel && c.activation == KERN_GELU_TANH && c.norm_eps == 1e-5f);
+	cr_assert(c.context_max == 128 && (c.layer_flags[3] & LAYER_NO_ROPE));
+	said_good(&c, BIGCODE, GPT2_SIZES, STARCODER ", \"num_key_value_heads\": 1, \"activation_function\": \"gelu\"");
+	cr_assert(c.kv_heads == 1 && c.intermediate == 80 && c.activation == KERN_GELU);
+	said_good(&c, BIGCODE, GPT2_SIZES, "\"multi_query\": false, \"num_key_value_heads\": 4, \"tie_word_embeddings\": false");
+	cr_assert(c.kv_heads == 4 && !c.tied_embeddings);
+	said_refused(BIGCODE, GPT2_SIZES, "\"num_key_value_heads\": 2", ERR_INVALID, "\"multi_query\" is true: it must be 1 or 4");
+	said_refused(BIGCODE, GPT2_SIZES, "\"num_key_value_heads\": 1, \"multi_query\": false", ERR_INVALID, "it must be 4, the number of heads");
+	said_refused(BIGCODE, GPT2_SIZES, "\"multi_query\": 1", ERR_FORMAT, "\"multi_query\" must be true or false");
+	said_refused(BIGCODE, GPT2_SIZES, "\"scale_attn_weights\": false", ERR_UNSUPPORTED, "\"scale_attn_weights\" must be true");
+	said_refused(BIGCODE, GPT2_SIZES, "\"add_cross_attention\": true", ERR_UNSUPPORTED, "unknown field \"add_cross_attention\"");
+	said_refused(BIGCODE, GPT2_SIZES, "\"rope_theta\": 10000", ERR_UNSUPPORTED, "\"rope_theta\" is set, which is not supported for " BIGCODE);
+	said_refused(BIGCODE, GPT2_SIZES, "\"new_decoder_architecture\": true", ERR_UNSUPPORTED, "\"new_decoder_architecture\" is set");
+	said_refused(BIGCODE, GPT2_SIZES, "\"activation_function\": \"tanh\"", ERR_UNSUPPORTED, "(the field \"activation_function\" of a " BIGCODE ")");
+	said_refused("GPT2LMHeadModel", GPT2_SIZES, "\"multi_query\": true", ERR_UNSUPPORTED, "\"multi_query\" is set");
+}
+
 Test(config_gpt, a_shared_key_is_on_every_rank)
 {
 	struct model_shard s;
