@@ -374,6 +374,7 @@ struct arch {
 	u32 attention_soft_cap, logits_soft_cap; /* 0: none */
 	bool attention_bias, mlp_bias;
 	f32 rotary_share; /* "partial_rotary_factor"; 0: 1 */
+	u32 rotary_dim;	  /* "rotary_dim", which may not be null; 0: where it says nothing that share counts */
 	f32 logit_scale;
 	bool experts_norm; /* of ARCH_EXPERTS_SOME: "norm_topk_prob" */
 	bool router_sigmoid;

@@ -415,6 +415,7 @@ static const struct {
 	{"rms_norm", 0, true},
 	{"mla_use_nope", 0, true},
 	{"apply_residual_connection_post_layernorm", 0, false},
+	{"rotary", 0, true},
 	{"use_grouped_topk", 0, true},
 	{"moe_router_enable_expert_bias", 0, true},
 	{"moe_router_enable_routed_scaling", 0, true},

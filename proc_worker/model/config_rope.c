@@ -394,8 +394,14 @@ static enum err read_scaling(struct model_config *c, json_val v, json_val scalin
 /* A number of dimensions in the place of a share of them. */
 static enum err read_rotary_dim(struct model_config *c, json_val v, struct err_msg *em)
 {
-	enum err e = config_need_u32(v, "rotary_dim", c->head_dim, &c->rope.dim, em);
+	const u32 usual = c->arch->rotary_dim;
 
+	if (usual > c->head_dim && json_type(json_get(v, "rotary_dim")) == JSON_MISSING)
+		return err_set(em, ERR_INVALID, "config.json: \"rotary_dim\" is missing; it must be an even number from 2 to %u, what a head has, for %u, which it "
+						"is in a %s that does not say it, is more",
+			       c->head_dim, usual, c->arch->name);
+	c->rope.dim = usual;
+	enum err e = usual && json_type(json_get(v, "rotary_dim")) == JSON_MISSING ? ERR_OK : config_need_u32(v, "rotary_dim", c->head_dim, &c->rope.dim, em);
 	if (!e && c->rope.dim % 2)
 		e = err_set(em, ERR_INVALID, "config.json: \"rotary_dim\" is %u; it must be even", c->rope.dim);
 	return e;
@@ -430,7 +436,7 @@ static enum err read_dim(struct model_config *c, json_val v, json_val scaling, u
 	const u32 dim = c->arch->latent ? c->latent.rope : head;
 	if (arch_has_own(c->arch, "head_dim") && fabs(share * (c->latent.key + c->latent.rope) - dim) < 1e-3) /* of a whole head what rotates */
 		share = 1;
-	if (arch_has_own(c->arch, "rotary_dim") && json_present(json_get(v, "rotary_dim")))
+	if (arch_has_own(c->arch, "rotary_dim") && (c->arch->rotary_dim || json_present(json_get(v, "rotary_dim"))))
 		return read_rotary_dim(c, v, em);
 	c->rope.dim = (u32)(dim * (share < 1 ? share : 1));
 	if (share > 1 || c->rope.dim < 2 || c->rope.dim % 2)

@@ -1,4 +1,4 @@
-"""Small models of Falcon and of StarCoder 1 and SantaCoder, for families_differential.py: the three orders of Falcon's query_key_value, and its
+"""Small models of Falcon, StarCoder 1, SantaCoder and GPT-J, for families_differential.py: the three orders of Falcon's query_key_value, and its
 blocks side by side with one norm or two, or one behind the other. Beside variants by hand there are drawn ones, the same every time."""
 import random
 
@@ -20,6 +20,8 @@ SIZES = {"hidden_size": MISSING, "num_hidden_layers": MISSING, "num_attention_he
 FAMILIES["gpt_bigcode"] = {**USUAL, **SIZES, "architectures": ["GPTBigCodeForCausalLM"], "activation_function": "gelu_pytorch_tanh",
                            "attention_softmax_in_fp32": True, "multi_query": True, "scale_attention_softmax_in_fp32": True,
                            "scale_attn_weights": True, "tie_word_embeddings": MISSING}
+FAMILIES["gptj"] = {**USUAL, **SIZES, "architectures": ["GPTJForCausalLM"], "activation_function": "gelu_new", "n_positions": 256, "rotary": True,
+                    "rotary_dim": 4, "scale_attn_weights": True, "tie_word_embeddings": False, "gradient_checkpointing": False}
 
 # As 40B and 180B.
 NEWER = {"new_decoder_architecture": True, "num_kv_heads": 2}
@@ -95,11 +97,33 @@ def drawn_gpt_bigcode(draw):
             "activation_function": draw.choice(("gelu", "gelu_new", "gelu_pytorch_tanh", "relu"))}
 
 
-VARIANTS = {"falcon": (falcon, drawn_falcon), "gpt_bigcode": (gpt_bigcode, drawn_gpt_bigcode)}
+def gptj():
+    yield "none", {}
+    yield "rotary-2", {"rotary_dim": 2}
+    yield "rotary-whole", {"rotary_dim": 10}
+    yield "inner", {"n_inner": 52}
+    yield "tied", {"tie_word_embeddings": True}
+    yield "odd", {"n_embd": 60, "n_head": 6, "vocab_size": 97, "n_inner": 69, "rotary_dim": 6}
+    yield "one-layer", {"n_layer": 1, "vocab_size": 64}
+    yield "act-gelu", {"activation_function": "gelu"}
+    yield "eps", {"layer_norm_epsilon": 1e-2}
+    yield "defaults", {"n_embd": 256, **{k: MISSING for k in ("activation_function", "layer_norm_epsilon", "n_inner", "rotary", "rotary_dim",
+                                                              "scale_attn_weights", "tie_word_embeddings")}}
+
+
+def drawn_gptj(draw):
+    heads, pairs = 2 * draw.randint(1, 4), draw.randint(2, 9)
+    return {"n_embd": heads * 2 * pairs, "n_head": heads, "n_layer": draw.randint(1, 4), "n_inner": 2 * draw.randint(8, 60),
+            "rotary_dim": 2 * draw.randint(1, pairs), "vocab_size": draw.randint(64, 150), "tie_word_embeddings": draw.random() < 0.3,
+            "activation_function": draw.choice(("gelu", "gelu_new", "gelu_pytorch_tanh", "relu"))}
+
+
+VARIANTS = {"falcon": (falcon, drawn_falcon), "gpt_bigcode": (gpt_bigcode, drawn_gpt_bigcode), "gptj": (gptj, drawn_gptj)}
 SAVES = [("f16", {"dtype": "float16"}), ("bf16", {"dtype": "bfloat16"}), ("sharded", {"shards": 3}), ("base", {"base": True})]
 # Of sizes that devices take.
 DEVICE = {"falcon": {"hidden_size": 64, "bias": True},
           "falcon-newer": {"hidden_size": 64, **NEWER, "tie_word_embeddings": False},
+          "gptj": {"n_embd": 64, "n_inner": 96, "rotary_dim": 8},
           "gpt_bigcode": {"n_embd": 64, "n_inner": 96, "tie_word_embeddings": False}}
 
 

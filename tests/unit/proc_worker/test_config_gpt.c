@@ -87,6 +87,24 @@ Test(config_gpt, heads_of_starcoder_share_one_key)
 	said_refused("GPT2LMHeadModel", GPT2_SIZES, "\"multi_query\": true", ERR_UNSUPPORTED, "\"multi_query\" is set");
 }
 
+#define GPTJ "GPTJForCausalLM"
+Test(config_gpt, a_part_of_gpt_js_heads_turns_by_neighbours)
+{
+	said_good(&c, GPTJ, GPT2_SIZES, "\"rotary_dim\": 4, \"rotary\": true, \"n_inner\": null, \"scale_attn_weights\": true");
+	cr_assert(c.rope.dim == 4 && c.rope.theta == 10000 && c.interleaved && c.parallel && c.kv_heads == 4 && c.intermediate == 192);
+	cr_assert(!c.tied_embeddings && !c.attention_bias && c.activation == KERN_GELU_TANH && c.context_max == 128 && !(c.layer_flags[0] & LAYER_NO_ROPE));
+	said_good(&c, GPTJ, "\"vocab_size\": 64, \"n_embd\": 256, \"n_layer\": 4, \"n_head\": 4, \"n_positions\": 128", "\"tie_word_embeddings\": true");
+	cr_assert(c.rope.dim == 64 && c.head_dim == 64 && c.tied_embeddings);
+	said_refused(GPTJ, GPT2_SIZES, "", ERR_INVALID, "\"rotary_dim\" is missing; it must be an even number from 2 to 12, what a head has, for 64");
+	said_refused(GPTJ, GPT2_SIZES, "\"rotary_dim\": null", ERR_FORMAT, "\"rotary_dim\" is missing; it must be an integer from 1 to 12");
+	said_refused(GPTJ, GPT2_SIZES, "\"rotary_dim\": 14", ERR_INVALID, "\"rotary_dim\" is 14; it must be 1 to 12");
+	said_refused(GPTJ, GPT2_SIZES, "\"rotary_dim\": 3", ERR_INVALID, "\"rotary_dim\" is 3; it must be even");
+	said_refused(GPTJ, GPT2_SIZES, "\"rotary_dim\": 4, \"rotary\": false", ERR_UNSUPPORTED, "\"rotary\" must be true for " GPTJ);
+	said_refused(GPTJ, GPT2_SIZES, "\"rotary_dim\": 4, \"partial_rotary_factor\": 0.5", ERR_UNSUPPORTED, "\"partial_rotary_factor\" is set");
+	said_refused(GPTJ, GPT2_SIZES, "\"rotary_dim\": 4, \"scale_attn_weights\": false", ERR_UNSUPPORTED, "\"scale_attn_weights\" must be true");
+	said_refused(GPTJ, GPT2_SIZES, "\"rotary_dim\": 4, \"multi_query\": true", ERR_UNSUPPORTED, "\"multi_query\" is set");
+}
+
 Test(config_gpt, a_shared_key_is_on_every_rank)
 {
 	struct model_shard s;

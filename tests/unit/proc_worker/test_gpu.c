@@ -73,6 +73,9 @@ Test(gpu, every_family_answers_as_on_the_cpu, .timeout = 400)
 		{"learned positions, one key of all heads",
 		 "{\"architectures\": [\"GPTBigCodeForCausalLM\"], \"vocab_size\": 101, \"n_embd\": 128, \"n_layer\": 2, \"n_head\": 4, "
 		 "\"n_positions\": 128, \"n_inner\": 96, \"torch_dtype\": \"bfloat16\", \"eos_token_id\": 3}"},
+		{"blocks side by side, neighbours of a part of heads rotate",
+		 "{\"architectures\": [\"GPTJForCausalLM\"], \"vocab_size\": 101, \"n_embd\": 128, \"n_layer\": 2, \"n_head\": 4, \"rotary_dim\": 8, "
+		 "\"n_positions\": 128, \"n_inner\": 96, \"torch_dtype\": \"bfloat16\", \"eos_token_id\": 3}"},
 		{"blocks side by side, one key of all heads", "{\"architectures\": [\"FalconForCausalLM\"], " FALCON_SMALL "}"},
 		{"blocks side by side with a norm each, biases", "{\"architectures\": [\"FalconForCausalLM\"], " FALCON_SMALL
 		 ", \"new_decoder_architecture\": true, \"num_kv_heads\": 2, \"bias\": true}"},
