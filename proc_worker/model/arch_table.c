@@ -50,6 +50,12 @@ enum {
 	{{"n_embd", "hidden_size"}, {"n_layer", "num_hidden_layers"}, {"n_head", "num_attention_heads"}, \
 	 {"n_positions", "max_position_embeddings"}, {"n_inner", "intermediate_size"}, {"activation_function", "hidden_act"}}
 
+/* Of two, which differ in how q, k and v lie in the file. */
+#define GPTJ_ARCH(name, tensors, ...) \
+	{name, tensors, COUNT_OF(tensors), 0, .fields = GPT2_FIELDS, .own = {"rotary_dim", "rotary"}, .layer_norm = "layer_norm_epsilon", \
+	 .parallel = true, .interleaved = true, .ungated = true, .activation = KERN_GELU_TANH, .inner = 4, .norm_eps = 1e-5f, .rope_theta = 10000, \
+	 .rotary_dim = 64, __VA_ARGS__}
+
 #define ROPE_LLAMA3_STATED(factor) \
 	"{\"rope_type\": \"llama3\", \"factor\": " factor ", \"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, " \
 	"\"original_max_position_embeddings\": 8192}"
@@ -311,9 +317,8 @@ static const struct arch ARCHS[] = {
 	{"GPTBigCodeForCausalLM", GPT_BIGCODE, COUNT_OF(GPT_BIGCODE), ARCH_TIED,
 	 .fields = GPT2_FIELDS, .own = {"multi_query"}, .layer_norm = "layer_norm_epsilon", .ungated = true, .positions = true,
 	 .activation = KERN_GELU_TANH, .inner = 4, .norm_eps = 1e-5f},
-	{"GPTJForCausalLM", GPTJ, COUNT_OF(GPTJ), 0,
-	 .fields = GPT2_FIELDS, .own = {"rotary_dim", "rotary"}, .layer_norm = "layer_norm_epsilon", .parallel = true, .interleaved = true, .ungated = true,
-	 .activation = KERN_GELU_TANH, .inner = 4, .norm_eps = 1e-5f, .rope_theta = 10000, .rotary_dim = 64},
+	GPTJ_ARCH("GPTJForCausalLM", GPTJ, .quarters = false),
+	GPTJ_ARCH("CodeGenForCausalLM", CODEGEN, .quarters = true),
 	{"OPTForCausalLM", OPT_TENSORS, COUNT_OF(OPT_TENSORS), ARCH_USE_BIAS | ARCH_TIED,
 	 .fields = {{"ffn_dim", "intermediate_size"}, {"activation_function", "hidden_act"}, {"enable_bias", "use_bias"}},
 	 .layer_norm = "layer_norm_eps", .ungated = true, .positions = true, .activation = KERN_RELU, .norm_eps = 1e-5f,

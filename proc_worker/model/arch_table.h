@@ -212,6 +212,7 @@ enum arch_groups {
 	GROUPS_KV_HEADS,  /* with q, k and v: those of the heads that read it, its k, its v */
 	GROUPS_HEADS,	  /* with a query and its gate */
 	GROUPS_KEY_HEADS, /* of layers that keep a state */
+	GROUPS_FOUR,	  /* a quarter of all heads each */
 };
 
 /* Numbers of config.json that what a product makes is multiplied by, or what is made of that: model_config.scales. */
@@ -327,6 +328,7 @@ struct arch {
 	bool positions;		/* SLOT_POSITIONS instead of rotary embeddings */
 	bool latent; /* heads share one latent and one rotated key ("kv_lora_rank", "qk_rope_head_dim"): latent.h */
 	bool interleaved;	/* rotary embeddings turn neighbours, not halves */
+	bool quarters;		/* its tensors have GROUPS_FOUR */
 	const char *rope_stated; /* "rope_scaling" must be there, as here: without one others take numbers that no file has; NULL: it need not */
 	bool ungated;		/* the MLP has one matrix before its activation */
 	bool mixer;	  /* of ARCH_EXPERTS_ALL, two a token: SparseMixer ("router_jitter_noise": kern_moe_route_args.mixer) */

@@ -49,15 +49,24 @@ static const struct arch_tensor GPT_BIGCODE[] = {
 };
 
 /* One norm for both blocks; biases of the MLP and of logits, none of attention. */
+#define GPTJ_BUT_QKV \
+	{SLOT_EMBED, GPT2 "wte.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS}, \
+	{SLOT_LM_HEAD, "lm_head.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS}, {SLOT_LM_HEAD_BIAS, "lm_head.bias", DIM_VOCAB, DIM_NONE, SPLIT_ROWS}, \
+	GPT_NORM(SLOT_FINAL_NORM, SLOT_FINAL_NORM_BIAS, GPT2 "ln_f"), GPT_NORM(SLOT_ATTN_NORM, SLOT_ATTN_NORM_BIAS, GPT2_LAYER "ln_1"), \
+	{SLOT_ATTN_OUT, GPT2_LAYER "attn.out_proj.weight", DIM_HIDDEN, DIM_HEADS, SPLIT_COLUMNS}, \
+	UNGATED_OF(GPT2_LAYER "mlp.fc_in", GPT2_LAYER "mlp.fc_out")
 static const struct arch_tensor GPTJ[] = {
-	{SLOT_EMBED, GPT2 "wte.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS},
-	{SLOT_LM_HEAD, "lm_head.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS}, {SLOT_LM_HEAD_BIAS, "lm_head.bias", DIM_VOCAB, DIM_NONE, SPLIT_ROWS},
-	GPT_NORM(SLOT_FINAL_NORM, SLOT_FINAL_NORM_BIAS, GPT2 "ln_f"), GPT_NORM(SLOT_ATTN_NORM, SLOT_ATTN_NORM_BIAS, GPT2_LAYER "ln_1"),
+	GPTJ_BUT_QKV,
 	{SLOT_QKV, GPT2_LAYER "attn.q_proj.weight", DIM_HEADS, DIM_HIDDEN, SPLIT_ROWS},
 	{SLOT_QKV, GPT2_LAYER "attn.k_proj.weight", DIM_KV_HEADS, DIM_HIDDEN, SPLIT_ROWS},
 	{SLOT_QKV, GPT2_LAYER "attn.v_proj.weight", DIM_KV_HEADS, DIM_HIDDEN, SPLIT_ROWS},
-	{SLOT_ATTN_OUT, GPT2_LAYER "attn.out_proj.weight", DIM_HIDDEN, DIM_HEADS, SPLIT_COLUMNS},
-	UNGATED_OF(GPT2_LAYER "mlp.fc_in", GPT2_LAYER "mlp.fc_out"),
+};
+
+/* The same with these in one tensor: of every quarter of the heads q, v and k. */
+#define CODEGEN_PART(rows, before_) \
+	{SLOT_QKV, GPT2_LAYER "attn.qkv_proj.weight", rows, DIM_HIDDEN, SPLIT_ROWS, .whole = DIM_QKV, .before = before_, .grouped = GROUPS_FOUR}
+static const struct arch_tensor CODEGEN[] = {
+	GPTJ_BUT_QKV, CODEGEN_PART(DIM_HEADS, DIM_NONE), CODEGEN_PART(DIM_KV_HEADS, DIM_HEADS_KV), CODEGEN_PART(DIM_KV_HEADS, DIM_HEADS),
 };
 /* clang-format on */
 

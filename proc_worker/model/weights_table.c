@@ -26,6 +26,8 @@ static u32 group_count(const struct model_config *c, enum arch_groups groups)
 		return c->heads;
 	case GROUPS_KEY_HEADS:
 		return c->recurrent.key_heads;
+	case GROUPS_FOUR:
+		return 4;
 	case GROUPS_NONE:
 		break;
 	}

@@ -1,4 +1,4 @@
-"""Small models of Falcon, StarCoder 1, SantaCoder and GPT-J, for families_differential.py: the three orders of Falcon's query_key_value, and its
+"""Small models of Falcon, StarCoder 1, SantaCoder, GPT-J and CodeGen, for families_differential.py: the three orders of Falcon's query_key_value, and its
 blocks side by side with one norm or two, or one behind the other. Beside variants by hand there are drawn ones, the same every time."""
 import random
 
@@ -22,6 +22,7 @@ FAMILIES["gpt_bigcode"] = {**USUAL, **SIZES, "architectures": ["GPTBigCodeForCau
                            "scale_attn_weights": True, "tie_word_embeddings": MISSING}
 FAMILIES["gptj"] = {**USUAL, **SIZES, "architectures": ["GPTJForCausalLM"], "activation_function": "gelu_new", "n_positions": 256, "rotary": True,
                     "rotary_dim": 4, "scale_attn_weights": True, "tie_word_embeddings": False, "gradient_checkpointing": False}
+FAMILIES["codegen"] = {**FAMILIES["gptj"], "architectures": ["CodeGenForCausalLM"], "n_ctx": 256, "rotary": MISSING}
 
 # As 40B and 180B.
 NEWER = {"new_decoder_architecture": True, "num_kv_heads": 2}
@@ -99,6 +100,8 @@ def drawn_gpt_bigcode(draw):
 
 def gptj():
     yield "none", {}
+    # Quarters of the heads of CodeGen that ranks divide; six heads that quarters do.
+    yield "eight-heads", {"n_embd": 80, "n_head": 8}
     yield "rotary-2", {"rotary_dim": 2}
     yield "rotary-whole", {"rotary_dim": 10}
     yield "inner", {"n_inner": 52}
@@ -118,12 +121,18 @@ def drawn_gptj(draw):
             "activation_function": draw.choice(("gelu", "gelu_new", "gelu_pytorch_tanh", "relu"))}
 
 
-VARIANTS = {"falcon": (falcon, drawn_falcon), "gpt_bigcode": (gpt_bigcode, drawn_gpt_bigcode), "gptj": (gptj, drawn_gptj)}
+def drawn_codegen(draw):
+    changes = drawn_gptj(draw)
+    return {**changes, "n_embd": 2 * changes["n_embd"]}  # a multiple of 4
+
+
+VARIANTS = {"falcon": (falcon, drawn_falcon), "gpt_bigcode": (gpt_bigcode, drawn_gpt_bigcode), "gptj": (gptj, drawn_gptj), "codegen": (gptj, drawn_codegen)}
 SAVES = [("f16", {"dtype": "float16"}), ("bf16", {"dtype": "bfloat16"}), ("sharded", {"shards": 3}), ("base", {"base": True})]
 # Of sizes that devices take.
 DEVICE = {"falcon": {"hidden_size": 64, "bias": True},
           "falcon-newer": {"hidden_size": 64, **NEWER, "tie_word_embeddings": False},
           "gptj": {"n_embd": 64, "n_inner": 96, "rotary_dim": 8},
+          "codegen": {"n_embd": 64, "n_inner": 96, "rotary_dim": 8},
           "gpt_bigcode": {"n_embd": 64, "n_inner": 96, "tie_word_embeddings": False}}
 
 

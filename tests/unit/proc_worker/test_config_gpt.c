@@ -105,6 +105,17 @@ Test(config_gpt, a_part_of_gpt_js_heads_turns_by_neighbours)
 	said_refused(GPTJ, GPT2_SIZES, "\"rotary_dim\": 4, \"multi_query\": true", ERR_UNSUPPORTED, "\"multi_query\" is set");
 }
 
+#define CODEGEN "CodeGenForCausalLM"
+Test(config_gpt, heads_of_codegen_come_in_quarters)
+{
+	said_good(&c, CODEGEN, GPT2_SIZES, "\"rotary_dim\": 4, \"n_ctx\": 128, \"tie_word_embeddings\": false");
+	cr_assert(c.rope.dim == 4 && c.interleaved && c.parallel && c.kv_heads == 4 && c.intermediate == 192 && !c.tied_embeddings);
+	said_good(&c, CODEGEN, "\"vocab_size\": 64, \"n_embd\": 36, \"n_layer\": 1, \"n_head\": 6, \"n_positions\": 128", "\"rotary_dim\": 4");
+	said_refused(CODEGEN, "\"vocab_size\": 64, \"n_embd\": 54, \"n_layer\": 1, \"n_head\": 3, \"n_positions\": 128", "\"rotary_dim\": 4", ERR_INVALID,
+		     "3 heads of 18 dimensions; of a " CODEGEN " they must have a multiple of 4 together");
+	said_refused(CODEGEN, GPT2_SIZES, "\"rotary_dim\": null", ERR_FORMAT, "\"rotary_dim\" is missing");
+}
+
 Test(config_gpt, a_shared_key_is_on_every_rank)
 {
 	struct model_shard s;

@@ -412,6 +412,7 @@ Test(families, adapters_of_matrices_in_groups_have_their_rows_in_groups)
 	check_adapter("internlm2/none", "model.layers.", ".attention.wqkv", 80);
 	check_adapter("gpt_neox/none", "gpt_neox.layers.", ".attention.query_key_value", 120);
 	check_adapter("falcon/newer", "transformer.h.", ".self_attention.query_key_value", 80);
+	check_adapter("codegen/none", "transformer.h.", ".attn.qkv_proj", 120);
 }
 
 Test(families, adapters_are_not_transposed_where_matrices_are)
