@@ -34,6 +34,7 @@ static const struct gguf_family FAMILIES[] = {
 	{"phi2", "PhiForCausalLM", "layer_norm_eps", PARTIAL},
 	{"granite", "GraniteForCausalLM", NULL, INTERLEAVE | ATTENTION_BIAS | MLP_BIAS | MULTIPLIERS},
 	{"granitemoe", "GraniteMoeForCausalLM", NULL, INTERLEAVE | ATTENTION_BIAS | MULTIPLIERS | EXPERTS_ALL},
+	{"starcoder", "GPTBigCodeForCausalLM", "layer_norm_epsilon", 0, .positions = true},
 	{"starcoder2", "Starcoder2ForCausalLM", "norm_epsilon", WINDOW | USE_BIAS},
 	{"stablelm", "StableLmForCausalLM", "layer_norm_eps", PARTIAL | QKV_BIAS | NO_HEAD_NORMS},
 	{"nemotron", "NemotronForCausalLM", "norm_eps", PARTIAL | ATTENTION_BIAS | MLP_BIAS},
@@ -140,6 +141,8 @@ static void write_heads(struct gguf_config *c)
 	gguf_config_write_uint(c, "num_attention_heads", c->heads);
 	gguf_config_write_uint(c, "num_key_value_heads", kv);
 	gguf_config_write_uint(c, "head_dim", c->head_dim);
+	if (c->family->positions)
+		gguf_config_write_bool(c, "multi_query", kv < c->heads);
 }
 
 /* Of MLPs; models all of whose layers have experts may have none. */
@@ -419,13 +422,14 @@ static void check_keys(struct gguf_config *c)
 
 enum err gguf_write_config(struct buf *out, const struct gguf *g, struct err_msg *em)
 {
-	struct gguf_config c = {.g = g, .em = em, .rotates = true};
+	struct gguf_config c = {.g = g, .em = em};
 
 	json_begin(&c.w, out);
 	c.w.spaced = true;
 	find_family(&c);
 	if (c.e != ERR_OK)
 		return c.e;
+	c.rotates = !c.family->positions;
 	json_object_begin(&c.w);
 	json_key(&c.w, "architectures");
 	json_array_begin(&c.w);

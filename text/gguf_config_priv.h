@@ -58,6 +58,7 @@ struct gguf_family {
 	bool selective; /* layers that keep a state: Mamba's first generation */
 	bool attention_free; /* of these, and of BLOCKS: no others, and none of an MLP */
 	bool global_heads; /* layers without a window have heads of their own sizes */
+	bool positions; /* are learned: nothing rotates, and heads share one key or have one each ("multi_query") */
 	bool streams; /* the residual stream is several */
 	u32 pattern; /* of layers with a window every so many have none, where the file does not say */
 };

@@ -309,9 +309,9 @@ static enum err add_tensor(struct list *l, size_t architecture, const struct ggu
 	}
 	if (n)
 		reshape(&t, n);
-	const char *end = n && n->bare ? "" : p.end, *here = n ? n->here : p.stem;
+	const char *end = n && n->bare ? "" : p.end, *here = n ? n->here : p.stem, *layers = ARCHITECTURES[architecture].layers;
 	if (p.of_layer)
-		snprintf(name, sizeof(name), "model.layers.%u.%s%s", p.layer, here, end);
+		snprintf(name, sizeof(name), "%s.%u.%s%s", layers ? layers : "model.layers", p.layer, here, end);
 	else
 		snprintf(name, sizeof(name), "%s%s", here, end);
 	return up ? add_turns(l, &t, up->data, name, em) : add(l, &t, name, em);

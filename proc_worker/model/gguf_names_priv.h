@@ -139,6 +139,23 @@ static const struct name NORMS_BEHIND[] = {
 	{NULL, NULL},
 };
 
+static const struct name WHOLE_STARCODER[] = {
+	{"token_embd", "transformer.wte"},
+	{"position_embd", "transformer.wpe"},
+	{"output_norm", "transformer.ln_f"},
+	{NULL, NULL},
+};
+
+static const struct name STARCODER[] = {
+	{"attn_norm", "ln_1"},
+	{"attn_qkv", "attn.c_attn"},
+	{"attn_output", "attn.c_proj"},
+	{"ffn_norm", "ln_2"},
+	{"ffn_up", "mlp.c_fc"},
+	{"ffn_down", "mlp.c_proj"},
+	{NULL, NULL},
+};
+
 static const struct name STARCODER2[] = {
 	{"ffn_up", "mlp.c_fc"},
 	{"ffn_down", "mlp.c_proj"},
@@ -362,6 +379,7 @@ static const struct {
 	const char *name;
 	const struct name *tables[TABLES_MAX]; /* of layers */
 	const struct name *whole;
+	const char *layers; /* what stands in front of a layer's number here; NULL: "model.layers" */
 } ARCHITECTURES[] = {
 	{"llama", {MIXTRAL}},
 	{"mistral3", {MIXTRAL}},
@@ -382,6 +400,7 @@ static const struct {
 	{"granite", {0}},
 	{"granitemoe", {GRANITE_MOE, GRANITE_SHARED}},
 	{"smollm3", {0}},
+	{"starcoder", {STARCODER}, WHOLE_STARCODER, "transformer.h"},
 	{"starcoder2", {STARCODER2}},
 	{"stablelm", {0}},
 	{"nemotron", {0}},

@@ -16,6 +16,7 @@ import tempfile
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "unit" / "proc_worker")]
 import families_differential as families  # noqa: E402
+import families_gpt  # noqa: E402
 import torch  # noqa: E402
 
 import gguf_files  # noqa: E402
@@ -32,6 +33,8 @@ NOT_HELD = {
     **dict.fromkeys(("gemma4_text/rope-factor", "gemma4_text/rope-linear", "gemma4_text/rope-windows"), "scaled rotations, and windows' parts"),
     **dict.fromkeys(("gemma4_text/values", "gemma4_text/values-global"), "a number of heads that the model does not use"),
     **dict.fromkeys(("olmo3/act-gelu", "olmo3/act-gelu-tanh", "olmo3/act-gelu-new", "olmo3/act-relu"), "the activation"),
+    **{name: "the activation, and a key of each head" for name, family, config, _ in families_gpt.cases() if family == "gpt_bigcode" and (
+        not config.get("multi_query", True) or config.get("activation_function", "gelu_new") not in ("gelu_new", "gelu_pytorch_tanh"))},
     "mamba2/steps": "time_step_limit", "falcon_mamba/mixer-eps": "the epsilon of norms of step, key and query",
     "phi/act-gelu": "the activation", "phi/act-relu": "the activation", "phi/dynamic": "rotations that follow the length",
     "nemotron_h/silu": "the activation", "nemotron_h/experts-saved": "experts that no layer has", "nemotron_h/head-dim-missing": "a default",
