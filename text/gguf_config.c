@@ -34,7 +34,8 @@ static const struct gguf_family FAMILIES[] = {
 	{"phi2", "PhiForCausalLM", "layer_norm_eps", PARTIAL},
 	{"granite", "GraniteForCausalLM", NULL, INTERLEAVE | ATTENTION_BIAS | MLP_BIAS | MULTIPLIERS},
 	{"granitemoe", "GraniteMoeForCausalLM", NULL, INTERLEAVE | ATTENTION_BIAS | MULTIPLIERS | EXPERTS_ALL},
-	{"starcoder", "GPTBigCodeForCausalLM", "layer_norm_epsilon", 0, .positions = true},
+	{"starcoder", "GPTBigCodeForCausalLM", "layer_norm_epsilon", 0, .positions = true, .shares_key = true},
+	{"falcon", "FalconForCausalLM", "layer_norm_epsilon", USE_BIAS, .shares_key = true, .blocks_apart = true},
 	{"starcoder2", "Starcoder2ForCausalLM", "norm_epsilon", WINDOW | USE_BIAS},
 	{"stablelm", "StableLmForCausalLM", "layer_norm_eps", PARTIAL | QKV_BIAS | NO_HEAD_NORMS},
 	{"nemotron", "NemotronForCausalLM", "norm_eps", PARTIAL | ATTENTION_BIAS | MLP_BIAS},
@@ -141,8 +142,13 @@ static void write_heads(struct gguf_config *c)
 	gguf_config_write_uint(c, "num_attention_heads", c->heads);
 	gguf_config_write_uint(c, "num_key_value_heads", kv);
 	gguf_config_write_uint(c, "head_dim", c->head_dim);
-	if (c->family->positions)
+	if (c->family->shares_key)
 		gguf_config_write_bool(c, "multi_query", kv < c->heads);
+	if (c->family->blocks_apart) {
+		const bool norms = gguf_config_has_tensor(c, "blk.0.attn_norm_2.weight");
+		gguf_config_write_bool(c, "new_decoder_architecture", norms || kv > 1);
+		gguf_config_write_uint(c, "num_ln_in_parallel_attn", norms ? 2 : 1);
+	}
 }
 
 /* Of MLPs; models all of whose layers have experts may have none. */

@@ -58,7 +58,9 @@ struct gguf_family {
 	bool selective; /* layers that keep a state: Mamba's first generation */
 	bool attention_free; /* of these, and of BLOCKS: no others, and none of an MLP */
 	bool global_heads; /* layers without a window have heads of their own sizes */
-	bool positions; /* are learned: nothing rotates, and heads share one key or have one each ("multi_query") */
+	bool positions; /* are learned: nothing rotates */
+	bool shares_key; /* heads share one key or have one each ("multi_query") */
+	bool blocks_apart; /* Falcon: its blocks may have a norm each, and its heads as many keys as the file says */
 	bool streams; /* the residual stream is several */
 	u32 pattern; /* of layers with a window every so many have none, where the file does not say */
 };

@@ -63,6 +63,7 @@ static const struct gguf_pretok PRETOKS[] = {
 	{"exaone", .digits = true, .gpt2 = true},
 	{"minerva-7b", .digits = true, .gpt2 = true},
 	{"exaone4", .gpt2 = true},
+	{"falcon", {"[0-9][0-9][0-9]"}, .gpt2 = true, .falcon = true},
 	{"gpt-2", .gpt2 = true},
 	{"phi-2", .gpt2 = true},
 	{"mpt", .gpt2 = true},
@@ -122,6 +123,38 @@ static void write_split(struct json_writer *w, const char *pattern)
 	json_object_end(w);
 }
 
+static void write_splits(struct json_writer *w, const struct gguf_pretok *p)
+{
+	for (size_t i = 0; i < GGUF_SPLITS_MAX && p->splits[i]; i++)
+		write_split(w, p->splits[i]);
+}
+
+static void write_digits(struct json_writer *w, bool one_by_one)
+{
+	begin(w, "Digits");
+	write_flag(w, "individual_digits", one_by_one);
+	json_object_end(w);
+}
+
+static void write_byte_level(struct json_writer *w, bool pattern)
+{
+	begin(w, "ByteLevel");
+	write_flag(w, "add_prefix_space", false);
+	write_flag(w, "use_regex", pattern);
+	json_object_end(w);
+}
+
+static void write_falcon(struct json_writer *w, const struct gguf_pretok *p)
+{
+	begin(w, "Punctuation");
+	json_key(w, "behavior");
+	json_write_cstr(w, "Contiguous");
+	json_object_end(w);
+	write_byte_level(w, p->gpt2);
+	write_digits(w, false);
+	write_splits(w, p);
+}
+
 void gguf_pretok_write(struct json_writer *w, const struct gguf_pretok *p)
 {
 	json_key(w, "normalizer");
@@ -135,17 +168,14 @@ void gguf_pretok_write(struct json_writer *w, const struct gguf_pretok *p)
 	begin(w, "Sequence");
 	json_key(w, "pretokenizers");
 	json_array_begin(w);
-	for (size_t i = 0; i < GGUF_SPLITS_MAX && p->splits[i]; i++)
-		write_split(w, p->splits[i]);
-	if (p->digits) {
-		begin(w, "Digits");
-		write_flag(w, "individual_digits", true);
-		json_object_end(w);
+	if (p->falcon) {
+		write_falcon(w, p);
+	} else {
+		write_splits(w, p);
+		if (p->digits)
+			write_digits(w, true);
+		write_byte_level(w, p->gpt2);
 	}
-	begin(w, "ByteLevel");
-	write_flag(w, "add_prefix_space", false);
-	write_flag(w, "use_regex", p->gpt2);
-	json_object_end(w);
 	json_array_end(w);
 	json_object_end(w);
 }

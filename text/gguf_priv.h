@@ -48,6 +48,7 @@ struct gguf_pretok {
 	const char *splits[GGUF_SPLITS_MAX]; /* regular expressions whose matches become pieces, one behind the other; NULL behind them */
 	bool digits;			     /* then digits one by one */
 	bool gpt2;			     /* then by GPT-2's pattern */
+	bool falcon;			     /* that pattern stands before `splits`, and between them numbers as a whole; runs of signs are cut first */
 	bool whole_words;		     /* what is a token as a whole is not merged ("ignore_merges") */
 	bool bos;			     /* one goes in front where the file does not say */
 	bool nfc;			     /* characters are composed first */

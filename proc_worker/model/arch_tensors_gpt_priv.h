@@ -13,9 +13,17 @@
 	{SLOT_DOWN, down ".weight", DIM_HIDDEN, DIM_INTERMEDIATE, SPLIT_COLUMNS}, \
 	GPT_VECTOR(SLOT_DOWN_BIAS, down ".bias")
 
-/* q, k and v are fused for each KV head, of which there may be one for all. */
+/* q, k and v are fused for each KV head, of which there may be one for all; in GGUF files they lie one behind the other. */
 #define FALCON_NORM(norm, bias, name, when) \
 	{norm, GPT2_LAYER name ".weight", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, when}, {bias, GPT2_LAYER name ".bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, when}
+#define FALCON_APART GPT2_LAYER "self_attention.qkv"
+#define FALCON_PART(slot, end, rows, columns, before_, when) \
+	{slot, GPT2_LAYER "self_attention.query_key_value" end, rows, columns, SPLIT_ROWS, when, .whole = DIM_QKV, .before = before_, \
+	 .grouped = GROUPS_KV_HEADS, .apart_as = FALCON_APART end}, \
+	{slot, FALCON_APART end, rows, columns, SPLIT_ROWS, when, .whole = DIM_QKV, .before = before_, .apart_as = FALCON_APART end, .apart = true}
+#define FALCON_QKV(slot, end, columns, when) \
+	FALCON_PART(slot, end, DIM_HEADS, columns, DIM_NONE, when), FALCON_PART(slot, end, DIM_KV_HEADS, columns, DIM_HEADS, when), \
+	FALCON_PART(slot, end, DIM_KV_HEADS, columns, DIM_HEADS_KV, when)
 static const struct arch_tensor FALCON[] = {
 	{SLOT_EMBED, GPT2 "word_embeddings.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS},
 	{SLOT_LM_HEAD, "lm_head.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS},
@@ -24,8 +32,7 @@ static const struct arch_tensor FALCON[] = {
 	FALCON_NORM(SLOT_MLP_NORM, SLOT_MLP_NORM_BIAS, "post_attention_layernorm", WHEN_SEQUENTIAL),
 	FALCON_NORM(SLOT_ATTN_NORM, SLOT_ATTN_NORM_BIAS, "ln_attn", WHEN_NORM_EACH),
 	FALCON_NORM(SLOT_MLP_NORM, SLOT_MLP_NORM_BIAS, "ln_mlp", WHEN_NORM_EACH),
-	GROUPED_QKV(SLOT_QKV, GPT2_LAYER "self_attention.query_key_value.weight", DIM_HIDDEN, WHEN_ALWAYS),
-	GROUPED_QKV(SLOT_QKV_BIAS, GPT2_LAYER "self_attention.query_key_value.bias", DIM_NONE, WHEN_ATTENTION_BIAS),
+	FALCON_QKV(SLOT_QKV, ".weight", DIM_HIDDEN, WHEN_ALWAYS), FALCON_QKV(SLOT_QKV_BIAS, ".bias", DIM_NONE, WHEN_ATTENTION_BIAS),
 	{SLOT_ATTN_OUT, GPT2_LAYER "self_attention.dense.weight", DIM_HIDDEN, DIM_HEADS, SPLIT_COLUMNS},
 	{SLOT_ATTN_OUT_BIAS, GPT2_LAYER "self_attention.dense.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_ATTENTION_BIAS},
 	{SLOT_GATE_UP, GPT2_LAYER "mlp.dense_h_to_4h.weight", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS},

@@ -356,10 +356,11 @@ static enum err find_architecture(size_t *out, const struct gguf *g, struct err_
 	if (!gguf_string(g, "general.architecture", &name, &bytes))
 		return err_set(em, ERR_FORMAT, "model.gguf: there is no general.architecture in it");
 	for (*out = 0; *out < COUNT_OF(ARCHITECTURES); ++*out)
-		if (strlen(ARCHITECTURES[*out].name) == bytes && !memcmp(ARCHITECTURES[*out].name, name, bytes))
+		if (strlen(ARCHITECTURES[*out].name) == bytes && !memcmp(ARCHITECTURES[*out].name, name, bytes) &&
+		    (!ARCHITECTURES[*out].with || gguf_tensor_find(g, ARCHITECTURES[*out].with)))
 			return ERR_OK;
 	for (size_t i = 0; i < COUNT_OF(ARCHITECTURES) && used < sizeof(known); i++)
-		used += (size_t)snprintf(known + used, sizeof(known) - used, "%s%s", i ? ", " : "", ARCHITECTURES[i].name);
+		used += ARCHITECTURES[i].with ? 0 : (size_t)snprintf(known + used, sizeof(known) - used, "%s%s", i ? ", " : "", ARCHITECTURES[i].name);
 	return err_set(em, ERR_UNSUPPORTED, "model.gguf: general.architecture is '%.*s'; supported: %s",
 		       bytes < 64 && utf8_valid(name, bytes) ? (int)bytes : 0, name, known);
 }

@@ -156,6 +156,29 @@ static const struct name STARCODER[] = {
 	{NULL, NULL},
 };
 
+static const struct name WHOLE_FALCON[] = {
+	{"token_embd", "transformer.word_embeddings"},
+	{"output_norm", "transformer.ln_f"},
+	{NULL, NULL},
+};
+
+/* Queries of all heads lie before their keys and values there. */
+static const struct name FALCON[] = {
+	{"attn_norm", "input_layernorm"},
+	{"attn_qkv", "self_attention.qkv"},
+	{"attn_output", "self_attention.dense"},
+	{"ffn_up", "mlp.dense_h_to_4h"},
+	{"ffn_down", "mlp.dense_4h_to_h"},
+	{NULL, NULL},
+};
+
+/* Where there is a norm for each block the first one is the MLP's. */
+static const struct name FALCON_NORMS[] = {
+	{"attn_norm", "ln_mlp"},
+	{"attn_norm_2", "ln_attn"},
+	{NULL, NULL},
+};
+
 static const struct name STARCODER2[] = {
 	{"ffn_up", "mlp.c_fc"},
 	{"ffn_down", "mlp.c_proj"},
@@ -380,6 +403,7 @@ static const struct {
 	const struct name *tables[TABLES_MAX]; /* of layers */
 	const struct name *whole;
 	const char *layers; /* what stands in front of a layer's number here; NULL: "model.layers" */
+	const char *with; /* the row is that of files that have this tensor; another one follows for the others */
 } ARCHITECTURES[] = {
 	{"llama", {MIXTRAL}},
 	{"mistral3", {MIXTRAL}},
@@ -400,6 +424,8 @@ static const struct {
 	{"granite", {0}},
 	{"granitemoe", {GRANITE_MOE, GRANITE_SHARED}},
 	{"smollm3", {0}},
+	{"falcon", {FALCON_NORMS, FALCON}, WHOLE_FALCON, "transformer.h", "blk.0.attn_norm_2.weight"},
+	{"falcon", {FALCON}, WHOLE_FALCON, "transformer.h"},
 	{"starcoder", {STARCODER}, WHOLE_STARCODER, "transformer.h"},
 	{"starcoder2", {STARCODER2}},
 	{"stablelm", {0}},

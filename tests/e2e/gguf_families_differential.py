@@ -35,6 +35,10 @@ NOT_HELD = {
     **dict.fromkeys(("olmo3/act-gelu", "olmo3/act-gelu-tanh", "olmo3/act-gelu-new", "olmo3/act-relu"), "the activation"),
     **{name: "the activation, and a key of each head" for name, family, config, _ in families_gpt.cases() if family == "gpt_bigcode" and (
         not config.get("multi_query", True) or config.get("activation_function", "gelu_new") not in ("gelu_new", "gelu_pytorch_tanh"))},
+    **{name: "blocks one behind the other, keys of each head without a norm of its own, the activation, and scaled rotations"
+       for name, family, config, _ in families_gpt.cases()
+       if family == "falcon" and (not config.get("parallel_attn", True) or config.get("activation", "gelu") != "gelu" or (
+           not config.get("multi_query", True) and not config.get("new_decoder_architecture")) or "dynamic" in name)},
     "mamba2/steps": "time_step_limit", "falcon_mamba/mixer-eps": "the epsilon of norms of step, key and query",
     "phi/act-gelu": "the activation", "phi/act-relu": "the activation", "phi/dynamic": "rotations that follow the length",
     "nemotron_h/silu": "the activation", "nemotron_h/experts-saved": "experts that no layer has", "nemotron_h/head-dim-missing": "a default",

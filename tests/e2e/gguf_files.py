@@ -6,8 +6,8 @@ import struct
 
 import gguf_gemma3n
 import gguf_gemma4
+import gguf_gpt
 import gguf_hybrids
-import gguf_starcoder
 from lora_files import bf16_floats, floats, read_safetensors
 
 TYPES = {"F32": 0, "F16": 1, "BF16": 30, "Q4_0": 2, "Q8_0": 8, "Q4_K": 12}
@@ -77,12 +77,12 @@ ARCHITECTURES = {"LlamaForCausalLM": "llama", "MistralForCausalLM": "llama", "Mi
                  "Gemma2ForCausalLM": "gemma2", "Gemma3ForCausalLM": "gemma3", "GraniteForCausalLM": "granite", "SmolLM3ForCausalLM": "smollm3",
                  "ArceeForCausalLM": "arcee", "NemotronForCausalLM": "nemotron", "OlmoForCausalLM": "olmo", "Olmo2ForCausalLM": "olmo2", "Olmo3ForCausalLM": "olmo2",
                  "OlmoeForCausalLM": "olmoe", "CohereForCausalLM": "command-r", "Cohere2ForCausalLM": "cohere2",
-                 "StableLmForCausalLM": "stablelm", "Starcoder2ForCausalLM": "starcoder2", "GPTBigCodeForCausalLM": "starcoder", "Glm4ForCausalLM": "glm4",
+                 "StableLmForCausalLM": "stablelm", "Starcoder2ForCausalLM": "starcoder2", "Glm4ForCausalLM": "glm4",
                  "Exaone4ForCausalLM": "exaone4", "SeedOssForCausalLM": "seed_oss", "Ernie4_5ForCausalLM": "ernie4_5",
                  "HunYuanDenseV1ForCausalLM": "hunyuan-dense", "Qwen2MoeForCausalLM": "qwen2moe", "Glm4MoeForCausalLM": "glm4moe",
                  "ExaoneMoEForCausalLM": "exaone-moe", "ExaoneMoeForCausalLM": "exaone-moe", "ApertusForCausalLM": "apertus",
                  "Ernie4_5_MoeForCausalLM": "ernie4_5-moe", "HunYuanMoEV1ForCausalLM": "hunyuan-moe", "GptOssForCausalLM": "gpt-oss", "MiniMaxM2ForCausalLM": "minimax-m2", "Gemma3nForCausalLM": "gemma3n", "Gemma3nForConditionalGeneration": "gemma3n", "Gemma4ForCausalLM": "gemma4", "PhiForCausalLM": "phi2", "Dots1ForCausalLM": "dots1", "MiniCPMForCausalLM": "minicpm",
-                 "Qwen3VLMoeForConditionalGeneration": "qwen3vlmoe", "DeepseekV2ForCausalLM": "deepseek2", "DeepseekV3ForCausalLM": "deepseek2", **gguf_hybrids.ARCHITECTURES}
+                 "Qwen3VLMoeForConditionalGeneration": "qwen3vlmoe", "DeepseekV2ForCausalLM": "deepseek2", "DeepseekV3ForCausalLM": "deepseek2", **gguf_gpt.ARCHITECTURES, **gguf_hybrids.ARCHITECTURES}
 PERMUTED = {"minicpm", "llama", "mistral3", "internlm2", "granite", "smollm3", "arcee", "olmo", "granitehybrid"}
 ONE_MORE = {"gemma", "gemma2", "gemma3", "nemotron", *gguf_hybrids.QWEN} # norms in the file are those of the checkpoint and 1
 
@@ -214,13 +214,14 @@ def tensors_of(folder, config, arch, kind):
             name = name.removeprefix("language_model.")
             if name.startswith("vision_tower."):
                 continue
-            if name.startswith(gguf_starcoder.PREFIX):
-                out[gguf_starcoder.layer_name(name)] = tensor
+            if name.startswith(gguf_gpt.PREFIX):
+                name, tensor = gguf_gpt.layer_tensor(name, tensor, config)
+                out[name] = tensor
             elif name.startswith("model.layers."):
                 put_layer(out, experts, name, tensor, config, arch)
             elif not (arch == "gemma3n" and gguf_gemma3n.stack(experts, name, tensor)):
                 stem, end = name.rsplit(".", 1)
-                out[{**NAMES, **gguf_hybrids.WHOLE, **gguf_gemma4.WHOLE, **gguf_starcoder.WHOLE}[stem] + "." + end] = tensor
+                out[{**NAMES, **gguf_hybrids.WHOLE, **gguf_gemma4.WHOLE, **gguf_gpt.WHOLE}[stem] + "." + end] = tensor
     for name, parts in experts.items():
         stored, shape, _ = parts[0]
         out[name] = stored, [len(parts)] + shape, b"".join(parts[i][2] for i in range(len(parts)))
@@ -373,8 +374,8 @@ def convert(folder, path, tokens=None, kind=None, arch=None, change=None):
     if "text_config" in config:
         config = {**config["text_config"], "architectures": config["architectures"]}
     arch = arch or ARCHITECTURES[config["architectures"][0]]
-    if arch == "starcoder":
-        config = gguf_starcoder.config(config)
+    if arch in gguf_gpt.ARCHITECTURES.values():
+        config = gguf_gpt.config(config, arch)
     if arch == "nemotron_h" and "n_routed_experts" in config:
         arch = "nemotron_h_moe"
     tensors = tensors_of(folder, config, arch, kind)

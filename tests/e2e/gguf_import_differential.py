@@ -16,7 +16,7 @@ import numpy as np
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.join(HERE, "..", "..")
 # The name that the converter finds for each, by hashing the ids of a text.
-PRE = {"llama3": "llama-bpe", "qwen2": "qwen2", "gpt2": "gpt-2", "starcoder2": "starcoder"}
+PRE = {"llama3": "llama-bpe", "qwen2": "qwen2", "gpt2": "gpt-2", "starcoder2": "starcoder", "falcon": "falcon"}
 ARCH = {"phi3": "phi3"}
 # What the format does not hold, by the number of texts that show it: tokens that look special and are not, which the converter makes
 # control tokens (phi3: </s>, too); and that nothing goes in front of a text that begins with a space, as this family's has it.

@@ -269,6 +269,25 @@ def test_pieces_of_characters_are_put_together_by_merges(tmp_path, cache):
     assert [d["type"] for d in json.loads((folder / "tokenizer.json").read_text())["decoder"]["decoders"]] == ["Replace", "ByteFallback", "Fuse"]
 
 
+def test_falcons_text_is_cut_as_by_its_tokenizer(tmp_path, cache):
+    """Runs of signs, words, numbers, and of these three digits at a time: the vectors that the tokenizer itself is tested with."""
+    folder = engines.ROOT / "tests" / "unit" / "text" / "models" / "falcon"
+    spec = json.loads((folder / "tokenizer.json").read_text())
+    texts = {i: t for t, i in spec["model"]["vocab"].items()}
+    added = {a["id"]: a["content"] for a in spec["added_tokens"]}
+    count = max([*texts, *added]) + 1
+    tokens = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "falcon", "tokenizer.ggml.add_bos_token": False,
+              "tokenizer.ggml.tokens": [added.get(i, texts.get(i)) for i in range(count)],
+              "tokenizer.ggml.token_type": [CONTROL if i in added else NORMAL for i in range(count)],
+              "tokenizer.ggml.merges": [m if isinstance(m, str) else " ".join(m) for m in spec["model"]["merges"]]}
+    path = bare(tmp_path / "m.gguf", None, tokens)
+    vectors = [json.loads(line) for line in (folder / "vectors.jsonl").read_text().splitlines()]
+    (tmp_path / "texts").write_text("".join(json.dumps({"text": v["text"]}) + "\n" for v in vectors))
+    status, output = run("tokenize", "--model", path, "--jsonl", tmp_path / "texts")
+    assert status == 0 and len(vectors) > 50, output
+    assert [json.loads(line)["ids"] for line in output.splitlines() if line.startswith("{")] == [v["ids"] for v in vectors]
+
+
 def test_ends_of_turns_are_ends(tmp_path, cache):
     tokens = numbered_tokens(8)
     tokens["tokenizer.ggml.tokens"][4:8] = ["<|im_end|>", "<|eot_id|>", "<|end|>", "</s>"]
