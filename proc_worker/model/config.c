@@ -491,6 +491,7 @@ static enum err read_config(struct model_config *c, json_val whole, struct err_m
 	if (nul)
 		return err_set(em, ERR_FORMAT, "config.json: there is a NUL in \"%.64s\\u0000...\"; no name or text may have one", nul);
 	enum err e = read_arch(c, &v, em);
+	const json_val file = v;
 	if (!e)
 		e = config_rename(&renamed, c->arch, v, em);
 	if (renamed) /* of families that are no part of a model */
@@ -498,7 +499,7 @@ static enum err read_config(struct model_config *c, json_val whole, struct err_m
 	if (!e)
 		e = read_fields(c, whole, v, em);
 	if (e && renamed)
-		config_name_in_file(c->arch, em);
+		config_name_in_file(c->arch, file, em);
 	json_free(&renamed);
 	return e;
 }

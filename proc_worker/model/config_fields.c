@@ -190,16 +190,32 @@ enum err config_rename(struct json_doc **out, const struct arch *arch, json_val 
 	return e;
 }
 
-void config_name_in_file(const struct arch *arch, struct err_msg *em)
+/* Whether `name` stands in the text as a word, in quotes or not. */
+static bool names(const char *text, const char *name)
 {
-	char quoted[96];
+	static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
+
+	for (const char *at = strstr(text, name); at; at = strstr(at + 1, name)) {
+		const char *end = at + strlen(name);
+		if ((at == text || !strchr(letters, at[-1])) && (!*end || !strchr(letters, *end)))
+			return true;
+	}
+	return false;
+}
+
+void config_name_in_file(const struct arch *arch, json_val file, struct err_msg *em)
+{
+	const size_t said = strlen(em->text);
 
 	for (size_t i = 0; i < ARCH_FIELDS_MAX && arch->fields[i].file; i++) {
-		size_t used = strlen(em->text);
-		snprintf(quoted, sizeof(quoted), "\"%s\"", arch->fields[i].here);
-		if (strstr(em->text, quoted))
-			snprintf(em->text + used, sizeof(em->text) - used, " (the field \"%s\" of a %s)", arch->fields[i].file,
-				 arch->name);
+		const struct arch_field *f = &arch->fields[i];
+		const size_t used = strlen(em->text);
+		const char end = em->text[said];
+		em->text[said] = '\0'; /* what is appended has names, too */
+		const bool named = names(em->text, f->here);
+		em->text[said] = end;
+		if (named && (json_type(json_get(file, f->file)) != JSON_MISSING || json_type(json_get(file, f->here)) == JSON_MISSING))
+			snprintf(em->text + used, sizeof(em->text) - used, " (the field \"%s\" of a %s)", f->file, arch->name);
 	}
 }
 

@@ -37,8 +37,9 @@ MUST_CHECK enum err config_check_pair(json_val v, const char *one, const char *o
 /* `v` with the names that all families share where `arch` has others; `*out` NULL: it has none. The caller owns `*out`.
  * ERR_INVALID: a field is there under both names, with two values. ERR_NO_MEMORY, ERR_FORMAT. */
 MUST_CHECK enum err config_rename(struct json_doc **out, const struct arch *arch, json_val v, struct err_msg *em);
-/* Says behind an error about such a field what the file calls it. */
-void config_name_in_file(const struct arch *arch, struct err_msg *em);
+/* Says behind an error that names such fields, in quotes or not, what `file` calls them: the object before it was renamed. A name that it has for
+ * itself is left as it is. */
+void config_name_in_file(const struct arch *arch, json_val file, struct err_msg *em);
 
 /* Every field is one that this architecture has, or says nothing about what is computed, or switches off what
  * is not there (null, false, an empty list, or the neutral number of a known field).

@@ -384,7 +384,7 @@ Test(config, gpt2_learns_its_positions)
 	cr_assert_eq(c.intermediate, 1 << 20);
 	cr_assert_eq(parse_gpt2(&c, GPT2_WIDE("264192"), "", &em), ERR_INVALID);
 	cr_assert(strstr(em.text, "\"intermediate_size\" is missing, and 4 times hidden_size, which is 264192, is more than 1048576 (the "
-				  "field \"n_inner\" of a GPT2LMHeadModel)"), "%s", em.text);
+				  "field \"n_embd\" of a GPT2LMHeadModel) (the field \"n_inner\" of a GPT2LMHeadModel)"), "%s", em.text);
 	cr_assert_eq(parse_gpt2(&c, GPT2_WIDE("264192"), ", \"n_inner\": 1024", &em), ERR_OK, "%s", em.text);
 	cr_assert_neq(parse_gpt2(&c, "\"vocab_size\": 64", "", &em), ERR_OK);
 	cr_assert(strstr(em.text, "(the field \"n_embd\" of a GPT2LMHeadModel)"), "%s", em.text);

@@ -49,7 +49,8 @@ Test(config_gpt, what_no_falcon_has_is_refused)
 	refused("\"num_kv_heads\": 2", ERR_INVALID, "\"num_key_value_heads\" is 2, and \"multi_query\" is true: it must be 1 or 4, the number of heads");
 	refused("\"num_kv_heads\": 2", ERR_INVALID, "(the field \"num_kv_heads\" of a " FALCON ")");
 	refused("\"num_kv_heads\": 1, \"multi_query\": false", ERR_INVALID, "\"multi_query\" is false: it must be 4, the number of heads");
-	refused("\"num_kv_heads\": 3, \"new_decoder_architecture\": true", ERR_INVALID, "num_attention_heads 4 is not a multiple of num_key_value_heads 3");
+	refused("\"num_kv_heads\": 3, \"new_decoder_architecture\": true", ERR_INVALID,
+		"num_attention_heads 4 is not a multiple of num_key_value_heads 3 (the field \"num_kv_heads\" of a " FALCON ")");
 	refused("\"num_kv_heads\": 0", ERR_INVALID, "(the field \"num_kv_heads\" of a " FALCON ")");
 	refused("\"parallel_attn\": false, \"new_decoder_architecture\": true", ERR_UNSUPPORTED, "(the field \"parallel_attn\" of a " FALCON ")");
 	refused("\"num_ln_in_parallel_attn\": 2", ERR_UNSUPPORTED, "\"num_ln_in_parallel_attn\" is 2; without \"new_decoder_architecture\" it must be 1");
@@ -106,6 +107,20 @@ Test(config_gpt, a_part_of_gpt_js_heads_turns_by_neighbours)
 }
 
 #define CODEGEN "CodeGenForCausalLM"
+Test(config_gpt, errors_name_fields_as_files_do)
+{
+	static const char sizes[] = "\"vocab_size\": 64, \"n_embd\": 50, \"n_layer\": 4, \"n_positions\": 128", heads[] = "\"n_head\": 4, \"rotary_dim\": 4";
+	struct err_msg em;
+
+	said_refused(GPTJ, sizes, heads, ERR_INVALID,
+		     "hidden_size 50 is not a multiple of num_attention_heads 4, and there is no \"head_dim\" (the field \"n_embd\" of a " GPTJ
+		     ") (the field \"n_head\" of a " GPTJ ")");
+	said_refused(BIGCODE, GPT2_SIZES, "\"layer_types\": []", ERR_FORMAT, "(num_hidden_layers), found array of 0 (the field \"n_layer\" of a " BIGCODE ")");
+	/* A file may have the other name. */
+	cr_assert_eq(said_parse(&c, GPTJ, sizes, "\"num_attention_heads\": 4, \"rotary_dim\": 4", &em), ERR_INVALID, "%s", em.text);
+	cr_assert(strstr(em.text, "(the field \"n_embd\" of a " GPTJ ")") && !strstr(em.text, "\"n_head\""), "%s", em.text);
+}
+
 Test(config_gpt, heads_of_codegen_come_in_quarters)
 {
 	said_good(&c, CODEGEN, GPT2_SIZES, "\"rotary_dim\": 4, \"n_ctx\": 128, \"tie_word_embeddings\": false");
