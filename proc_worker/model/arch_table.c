@@ -309,7 +309,7 @@ static const struct arch ARCHS[] = {
 	 .fields = GPT2_FIELDS, .layer_norm = "layer_norm_epsilon", .ungated = true, .positions = true, .activation = KERN_GELU_TANH,
 	 .inner = 4, .norm_eps = 1e-5f},
 	{"FalconForCausalLM", FALCON, COUNT_OF(FALCON), ARCH_USE_BIAS | ARCH_PARALLEL_CHOICE | ARCH_TIED,
-	 .fields = {{"num_kv_heads", "num_key_value_heads"}, {"ffn_hidden_size", "intermediate_size"}, {"activation", "hidden_act"},
+	 .fields = {{"n_embed", "hidden_size"}, {"num_kv_heads", "num_key_value_heads"}, {"ffn_hidden_size", "intermediate_size"}, {"activation", "hidden_act"},
 		    {"bias", "use_bias"}, {"parallel_attn", "use_parallel_residual"}},
 	 .own = {"alibi", "multi_query", "new_decoder_architecture", "num_ln_in_parallel_attn", "ff_factor", "apply_residual_connection_post_layernorm"},
 	 .layer_norm = "layer_norm_epsilon", .parallel = true, .ungated = true, .activation = KERN_GELU, .context = 2048, .inner = 4,

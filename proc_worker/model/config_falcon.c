@@ -2,6 +2,14 @@
  * start. */
 #include "proc_worker/model/config_priv.h"
 
+/* What is true where a file does not say it, and false where it says null. */
+static enum err refuse_null(const struct model_config *c, json_val v, const char *name, struct err_msg *em)
+{
+	if (json_type(json_get(v, name)) != JSON_NULL)
+		return ERR_OK;
+	return err_set(em, ERR_FORMAT, "config.json: \"%s\" is null; of a %s it must be true or false, or missing", name, c->arch->name);
+}
+
 static enum err read_newer(const struct model_config *c, json_val v, bool *newer, struct err_msg *em)
 {
 	*newer = false;
@@ -16,6 +24,9 @@ enum err config_read_multi_query(struct model_config *c, json_val v, struct err_
 	if (!e)
 		e = config_may_bool(v, "multi_query", true, &shared, em);
 	if (e || newer)
+		return e;
+	e = refuse_null(c, v, "multi_query", em);
+	if (e)
 		return e;
 	/* Programs write the number of heads even where it does not count. */
 	if (c->kv_heads != c->heads && !(shared && c->kv_heads == 1))
@@ -49,6 +60,8 @@ enum err config_read_falcon(struct model_config *c, json_val v, struct err_msg *
 			       "config.json: \"alibi\" is true: scores that fall with the distance of keys are not computed; of a %s it must be false, so that heads "
 			       "rotate instead",
 			       c->arch->name);
+	if (!e)
+		e = refuse_null(c, v, "use_parallel_residual", em);
 	if (!e)
 		e = read_newer(c, v, &newer, em);
 	if (!e)

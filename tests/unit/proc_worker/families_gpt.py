@@ -56,6 +56,7 @@ def falcon():
     yield "one-layer", {"num_hidden_layers": 1, "vocab_size": 64}
     yield "act-tanh", {"activation": "gelu_pytorch_tanh"}
     yield "eps", {"layer_norm_epsilon": 1e-2}
+    yield "n-embed", {"n_embed": 40, "hidden_size": MISSING}
     yield "defaults", {k: MISSING for k in ("alibi", "bias", "layer_norm_epsilon", "multi_query", "new_decoder_architecture", "parallel_attn", "rope_theta",
                                             "max_position_embeddings", "apply_residual_connection_post_layernorm")}
     yield "linear", {"rope_scaling": {"type": "linear", "factor": 2.5}}

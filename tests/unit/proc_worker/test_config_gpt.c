@@ -22,6 +22,15 @@ Test(config_gpt, falcon_7b_shares_one_key_and_one_norm)
 	cr_assert(c.kv_heads == 1 && !c.norm_each);
 }
 
+Test(config_gpt, older_falcons_say_how_wide_they_are_by_another_name)
+{
+	said_good(&c, FALCON, "\"vocab_size\": 64, \"n_embed\": 48, \"num_hidden_layers\": 4, \"num_attention_heads\": 4", "");
+	cr_assert(c.hidden == 48 && c.intermediate == 192 && c.head_dim == 12);
+	good("\"n_embed\": 48");
+	refused("\"n_embed\": 64", ERR_INVALID, "\"n_embed\" and \"hidden_size\" are the same field of a " FALCON);
+	good("\"multi_query\": null, \"new_decoder_architecture\": true, \"num_kv_heads\": 2");
+}
+
 Test(config_gpt, falcon_40b_has_a_norm_for_each_block)
 {
 	good("\"new_decoder_architecture\": true, \"num_kv_heads\": 2, \"multi_query\": true");
@@ -55,6 +64,8 @@ Test(config_gpt, what_no_falcon_has_is_refused)
 	refused("\"parallel_attn\": false, \"new_decoder_architecture\": true", ERR_UNSUPPORTED, "(the field \"parallel_attn\" of a " FALCON ")");
 	refused("\"num_ln_in_parallel_attn\": 2", ERR_UNSUPPORTED, "\"num_ln_in_parallel_attn\" is 2; without \"new_decoder_architecture\" it must be 1");
 	refused("\"num_ln_in_parallel_attn\": 3, \"new_decoder_architecture\": true", ERR_INVALID, "\"num_ln_in_parallel_attn\" is 3; it must be 1 to 2");
+	refused("\"multi_query\": null", ERR_FORMAT, "\"multi_query\" is null; of a " FALCON " it must be true or false, or missing");
+	refused("\"parallel_attn\": null", ERR_FORMAT, "or missing (the field \"parallel_attn\" of a " FALCON ")");
 	refused("\"ff_factor\": 3", ERR_INVALID, "\"ff_factor\" is 3, which is an \"intermediate_size\" of 144, but that is 192");
 	refused("\"apply_residual_connection_post_layernorm\": true", ERR_UNSUPPORTED, "must be false for " FALCON);
 	refused("\"activation\": \"tanh\"", ERR_UNSUPPORTED, "(the field \"activation\" of a " FALCON ")");
