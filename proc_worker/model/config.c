@@ -82,9 +82,8 @@ static enum err read_heads(struct model_config *c, json_val v, struct err_msg *e
 			em, ERR_INVALID,
 			"config.json: num_attention_heads %u is not a multiple of num_key_value_heads %u",
 			c->heads, c->kv_heads);
-	if (c->arch->quarters && c->heads * c->head_dim % 4)
-		return err_set(em, ERR_INVALID, "config.json: %u heads of %u dimensions; of a %s they must have a multiple of 4 together", c->heads, c->head_dim,
-			       c->arch->name);
+	if (c->arch->quarters && (e = config_check_quarters(c, v, em)))
+		return e;
 	if (c->arch->altup)
 		return config_read_altup(c, v, em);
 	return c->arch->global_heads ? config_read_global(c, v, em) : ERR_OK;

@@ -1,5 +1,5 @@
-/* What config.json says of a Falcon's blocks, and in families that may have it, whether heads share one key ("multi_query"). Runs in the worker at
- * start. */
+/* What config.json says of a Falcon's blocks, and in families that may have it, whether heads share one key ("multi_query") or come in quarters.
+ * Runs in the worker at start. */
 #include "proc_worker/model/config_priv.h"
 
 /* What is true where a file does not say it, and false where it says null. */
@@ -34,6 +34,19 @@ enum err config_read_multi_query(struct model_config *c, json_val v, struct err_
 			       c->kv_heads, shared ? "true" : "false", shared ? "1 or " : "", c->heads);
 	if (shared)
 		c->kv_heads = 1;
+	return ERR_OK;
+}
+
+/* CodeGen 2 of 1B and 3.7B has eighths, and no field that says so but the size of its heads, which other CodeGens leave to be computed. */
+enum err config_check_quarters(const struct model_config *c, json_val v, struct err_msg *em)
+{
+	if (json_present(json_get(v, "head_dim")))
+		return err_set(em, ERR_UNSUPPORTED,
+			       "config.json: \"head_dim\" is set, as of CodeGen 2, whose heads come in eighths; of a %s it must not be there, and heads come in quarters",
+			       c->arch->name);
+	if (c->heads * c->head_dim % 4)
+		return err_set(em, ERR_INVALID, "config.json: %u heads of %u dimensions; of a %s they must have a multiple of 4 together", c->heads, c->head_dim,
+			       c->arch->name);
 	return ERR_OK;
 }
 

@@ -78,6 +78,9 @@ bool config_is_scale_field(const struct arch *arch, const char *name);
 /* Whether all heads of a family with "multi_query" share one key and one value, with `c` filled up to the number of KV heads: makes it one or that of
  * all, unless "new_decoder_architecture" leaves it as the file says. ERR_INVALID: the file has another number. */
 MUST_CHECK enum err config_read_multi_query(struct model_config *c, json_val v, struct err_msg *em);
+/* Of a family with arch.quarters, whether its heads have some, with `c` filled up to their size. ERR_INVALID; ERR_UNSUPPORTED: "head_dim", which only
+ * files have that divide heads otherwise. */
+MUST_CHECK enum err config_check_quarters(const struct model_config *c, json_val v, struct err_msg *em);
 /* How the blocks of a Falcon stand, with `c` filled up to the arithmetic: fills norm_each. ERR_UNSUPPORTED, ERR_INVALID: "alibi", or a
  * combination that no model of the family has. */
 MUST_CHECK enum err config_read_falcon(struct model_config *c, json_val v, struct err_msg *em);

@@ -140,6 +140,10 @@ Test(config_gpt, heads_of_codegen_come_in_quarters)
 	said_refused(CODEGEN, "\"vocab_size\": 64, \"n_embd\": 54, \"n_layer\": 1, \"n_head\": 3, \"n_positions\": 128", "\"rotary_dim\": 4", ERR_INVALID,
 		     "3 heads of 18 dimensions; of a " CODEGEN " they must have a multiple of 4 together");
 	said_refused(CODEGEN, GPT2_SIZES, "\"rotary_dim\": null", ERR_FORMAT, "\"rotary_dim\" is missing");
+	/* Its numbers would be those of other heads, without a word. */
+	said_refused(CODEGEN, GPT2_SIZES, "\"rotary_dim\": 4, \"head_dim\": 12", ERR_UNSUPPORTED, "\"head_dim\" is set, as of CodeGen 2, whose heads come in eighths");
+	said_good(&c, CODEGEN, GPT2_SIZES, "\"rotary_dim\": 4, \"head_dim\": null");
+	said_good(&c, GPTJ, GPT2_SIZES, "\"rotary_dim\": 4, \"head_dim\": 12");
 }
 
 Test(config_gpt, a_shared_key_is_on_every_rank)
