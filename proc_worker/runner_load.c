@@ -71,9 +71,8 @@ static enum err decide_length(struct runner *r, struct err_msg *em)
 
 	if (r->model.context_max < CONTEXT_MIN)
 		return err_set(em, ERR_INVALID,
-			       "config.json: a context of %u (max_position_embeddings) leaves no room for a prompt and an answer; it must be at "
-			       "least %d",
-			       r->model.context_max, CONTEXT_MIN);
+			       "config.json: a context of %u (%s) leaves no room for a prompt and an answer; it must be at least %d", r->model.context_max,
+			       arch_field_in_file(r->model.arch, "max_position_embeddings"), CONTEXT_MIN);
 	if (wanted > r->model.context_max)
 		return err_set(em, ERR_INVALID,
 			       "--max-model-len %u is more than the model's %u tokens (config.json)", wanted,

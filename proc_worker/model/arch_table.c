@@ -407,6 +407,14 @@ bool arch_has_own(const struct arch *a, const char *field)
 	return false;
 }
 
+const char *arch_field_in_file(const struct arch *a, const char *here)
+{
+	for (size_t i = 0; i < ARCH_FIELDS_MAX && a->fields[i].file; i++)
+		if (!strcmp(a->fields[i].here, here))
+			return a->fields[i].file;
+	return here;
+}
+
 const struct arch *arch_find_text_part(const char *name, const char *model_type, char *known, size_t bytes)
 {
 	size_t used = 0;

@@ -644,8 +644,8 @@ enum err model_shard_init(struct model_shard *s, const struct model_config *c, u
 	if (has_dense_layers(c) && c->intermediate % ranks)
 		return err_set(
 			em, ERR_INVALID,
-			"--tensor-parallel-size %u: the model's intermediate_size %u cannot be divided by it",
-			ranks, c->intermediate);
+			"--tensor-parallel-size %u: the model's %s %u cannot be divided by it", ranks, arch_field_in_file(c->arch, "intermediate_size"),
+			c->intermediate);
 	enum err e = check_kv_heads(c->kv_heads, ranks, "", em);
 	if (!e && c->global_kv_heads)
 		e = check_kv_heads(c->global_kv_heads, ranks, " (of layers without a window)", em);

@@ -501,9 +501,8 @@ static enum err check_layers(const struct weights_plan *p, struct err_msg *em)
 	if (!of_last || is_special(p, prefix, first))
 		return ERR_OK;
 	return err_set(em, ERR_FORMAT,
-		       "config.json says that the model has %u layers (num_hidden_layers), and the checkpoint has %u (%s: tensor %s): they are "
-		       "not of the same model",
-		       first, last + 1, of_last->file, of_last->name);
+		       "config.json says that the model has %u layers (%s), and the checkpoint has %u (%s: tensor %s): they are not of the same model",
+		       first, arch_field_in_file(a, "num_hidden_layers"), last + 1, of_last->file, of_last->name);
 }
 
 enum err model_weights_check(const struct weights_plan *p, struct err_msg *em)

@@ -2,7 +2,9 @@
 #include <criterion/criterion.h>
 #include <string.h>
 
+#include "proc_worker/model/weights.h"
 #include "tests/unit/proc_worker/config_said.h"
+#include "tests/unit/proc_worker/random_model.h"
 
 static struct model_config c;
 
@@ -130,6 +132,30 @@ Test(config_gpt, errors_name_fields_as_files_do)
 	/* A file may have the other name. */
 	cr_assert_eq(said_parse(&c, GPTJ, sizes, "\"num_attention_heads\": 4, \"rotary_dim\": 4", &em), ERR_INVALID, "%s", em.text);
 	cr_assert(strstr(em.text, "(the field \"n_embd\" of a " GPTJ ")") && !strstr(em.text, "\"n_head\""), "%s", em.text);
+}
+
+Test(config_gpt, errors_about_what_was_read_name_fields_as_files_do)
+{
+#define OF_LAYERS(count) \
+	"{\"architectures\": [\"" GPTJ "\"], \"vocab_size\": 64, \"n_embd\": 48, \"n_layer\": " count ", \"n_head\": 4, \"n_positions\": 128, " \
+	"\"rotary_dim\": 4, \"n_inner\": 81}"
+	static const char fewer[] = OF_LAYERS("1");
+	static struct random_model model;
+	struct safetensors *st;
+	struct model_shard shard;
+	struct err_msg em;
+
+	cr_assert_eq(model_config_parse(&c, fewer, strlen(fewer), &em), ERR_OK, "%s", em.text);
+	cr_assert_eq(model_shard_init(&shard, &c, 0, 2, &em), ERR_INVALID);
+	cr_assert(strstr(em.text, "the model's n_inner 81 cannot be divided by it"), "%s", em.text);
+	cr_assert_eq(model_shard_init(&shard, &c, 0, 1, &em), ERR_OK, "%s", em.text);
+	random_model_write(&model, OF_LAYERS("2"), 3);
+	cr_assert_eq(safetensors_open(&st, model.dir, &em), ERR_OK, "%s", em.text);
+	const struct weights_plan plan = {.config = &c, .shard = &shard, .checkpoint = st, .dtype = KERN_F32, .matrix_dtype = KERN_F32};
+	cr_assert_eq(model_weights_check(&plan, &em), ERR_FORMAT);
+	cr_assert(strstr(em.text, "config.json says that the model has 1 layers (n_layer), and the checkpoint has 2"), "%s", em.text);
+	safetensors_close(&st);
+	random_model_remove(&model);
 }
 
 Test(config_gpt, heads_of_codegen_come_in_quarters)

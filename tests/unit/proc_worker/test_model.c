@@ -445,7 +445,7 @@ Test(model, weights_beyond_the_memory_are_refused)
 Test(model, a_group_size_that_does_not_divide_is_refused)
 {
 	struct model_config c = {
-		.heads = 12, .kv_heads = 4, .intermediate = 60, .vocab_size = 7, .hidden = 8};
+		.arch = arch_find("LlamaForCausalLM"), .heads = 12, .kv_heads = 4, .intermediate = 60, .vocab_size = 7, .hidden = 8};
 	struct model_shard s;
 	struct err_msg em;
 
