@@ -459,7 +459,7 @@ static void attention_in_turns(struct check *c, u32 target)
 	static const u32 long_decode[][2] = {{2600, 1}, {0, 0}, {1030, 1}, {700, 1}, {16, 1}, {5, 1}}, single[][2] = {{4090, 1}};
 	for (u32 i = 0; i < 4 * CHECK_KV_TYPES; i++) {
 		/* Over several parts and segments. */
-		struct attention_case m = {i % 2 ? 12 : 8, i % 2 ? 3 : 8, i % 4 == 3 ? 56 : 32, 16, long_decode, COUNT_OF(long_decode),
+		struct attention_case m = {i % 2 ? 12 : 8, i % 2 ? 3 : 8, i % 4 == 3 ? 56 : i % 4 == 2 ? 96 : 32, 16, long_decode, COUNT_OF(long_decode),
 					   check_kv_types[i / 4], false, i % 4 == 1 ? 300 : 0, i % 4 == 2 ? 20 : 0};
 		m.sinks = i % 4 == 0;
 		attention_case(c, target, &m);
