@@ -350,7 +350,7 @@ static void rows_part(struct tile *t, struct attention_rows *of, u32 count, u32 
 /* Of the rows in turn, keys as far as they are side by side in memory. */
 static void rows_part_scores(struct tile *t, u32 tiles)
 {
-	enum { AT_ONCE = ATTENTION_TILES ? AHEAD : 1 };
+	enum { AT_ONCE = ATTENTION_TILES ? 4 : 1 }; /* groups: as many as scores_groups computes */
 	const u32 groups = kern_ceil(t->count, GROUP);
 	for (u32 g = 0; g < groups; g += AT_ONCE)
 		for (u32 i = 0; i < tiles; i++) {
