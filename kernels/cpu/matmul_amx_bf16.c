@@ -135,69 +135,125 @@ static const struct matmul_kernel FEW = {.tile_rows = AMX_TILE_ROWS,
 
 /* ---------------------------------------------------------------- many rows */
 
+/* Sums that are still in the registers, and where they go. They are stored beside the next tile's first products, register by register, for
+ * those that come before a store do not wait for it, and those that come behind all four do. */
+struct unstored {
+	float *to; /* NULL: there are none */
+	size_t bytes; /* from row to row */
+};
+_Static_assert(sizeof(struct unstored) <= BLOCKED_HELD, "what a tile may leave to the next one");
+
+/* What a tile's sums begin with. */
+struct begins {
+	const float *from; /* NULL: with zeros */
+	size_t bytes;
+};
+
+/* What of the sums is stored and filled again in turn. The arguments are constants. */
+#define TURN(sums, row, column) \
+	do { \
+		if (u->to) \
+			amx_store(sums, (char *)u->to + (row) * u->bytes + (column) * AMX_ROW_BYTES, u->bytes); \
+		if (b->from) \
+			amx_load(sums, (const char *)b->from + (row) * b->bytes + (column) * AMX_ROW_BYTES, b->bytes); \
+		else \
+			amx_zero(sums); \
+	} while (0)
+
+/* The first piece of a tile: as add_piece, beside storing what the tile before has left, of as many rows, `upper` of them upper ones. */
+static ALWAYS_INLINE void add_first(const struct unstored *u, const struct begins *b, u32 upper, const char *x, size_t lower, const char *weights)
+{
+	TURN(0, 0, 0);
+	amx_load_once(4, x, AMX_ROW_BYTES);
+	amx_load(6, weights, KERN_GROUP_UNIT);
+	amx_add_bf16(0, 4, 6);
+	TURN(1, 0, 1);
+	amx_load(7, weights + AMX_ROW_BYTES, KERN_GROUP_UNIT);
+	amx_add_bf16(1, 4, 7);
+	if (lower == 0)
+		return;
+	TURN(2, upper, 0);
+	amx_load_once(5, x + lower, AMX_ROW_BYTES);
+	amx_add_bf16(2, 5, 6);
+	TURN(3, upper, 1);
+	amx_add_bf16(3, 5, 7);
+}
+
 /* Whether sums of all rows lie where registers can be filled from and stored to: registers may have a row more than there is. */
 static bool lies_whole(const struct blocked_tile *t, u32 rows)
 {
 	return rows == t->most_rows && t->columns == KERN_PANEL;
 }
 
-static void begin_many(const struct blocked_tile *t, u32 rows)
+/* `gathered` is where they are brought together if they do not lie so. */
+static struct begins begin_many(const struct blocked_tile *t, u32 rows, float gathered[][KERN_PANEL])
 {
-	_Alignas(64) float sums[AMX_TILE_ROWS][KERN_PANEL];
 	struct blocked_tile one = *t;
-	if (t->first && !t->accumulate && !t->bias) {
-		amx_zero_sums();
-	} else if (!t->first && rows == t->most_rows) {
-		load_sums(t->sums, rows, KERN_PANEL);
-	} else if (t->first && !t->bias && lies_whole(t, rows)) {
-		load_sums(t->out, rows, t->out_stride);
-	} else {
-		for (u32 r = 0; r < rows; r++, one.sums += KERN_PANEL, one.out += t->out_stride) {
-			vec row[1][VECS];
-			sums_begin(&one, 1, row);
-			vec_store(sums[r], row[0][0]);
-			vec_store(sums[r] + VEC_LANES, row[0][1]);
-		}
-		load_sums(sums[0], t->most_rows, KERN_PANEL);
+	if (t->first && !t->accumulate && !t->bias)
+		return (struct begins){0};
+	if (!t->first && rows == t->most_rows)
+		return (struct begins){t->sums, KERN_PANEL * sizeof(float)};
+	if (t->first && !t->bias && lies_whole(t, rows))
+		return (struct begins){t->out, t->out_stride * sizeof(float)};
+	for (u32 r = 0; r < rows; r++, one.sums += KERN_PANEL, one.out += t->out_stride) {
+		vec row[1][VECS];
+		sums_begin(&one, 1, row);
+		vec_store(gathered[r], row[0][0]);
+		vec_store(gathered[r] + VEC_LANES, row[0][1]);
 	}
+	return (struct begins){gathered[0], KERN_PANEL * sizeof(float)};
 }
 
-static void end_many(const struct blocked_tile *t, u32 rows)
+/* What cannot be stored from registers, or would be the last tile's to store, is stored now. */
+static struct unstored end_many(const struct blocked_tile *t, u32 rows)
 {
 	_Alignas(64) float sums[AMX_TILE_ROWS][KERN_PANEL];
 	struct blocked_tile one = *t;
-	if (!t->last && rows == t->most_rows) {
-		amx_store_sums(t->sums, rows, KERN_PANEL * sizeof(float));
-	} else if (t->last && lies_whole(t, rows)) {
-		amx_store_sums(t->out, rows, t->out_stride * sizeof(float));
-	} else {
-		amx_store_sums(sums[0], t->most_rows, sizeof(sums[0]));
-		for (u32 r = 0; r < rows; r++, one.sums += KERN_PANEL, one.out += t->out_stride) {
-			vec row[1][VECS] = {{vec_load(sums[r]), vec_load(sums[r] + VEC_LANES)}};
-			sums_end(&one, 1, row);
-		}
+	struct unstored left = {0};
+	if (!t->last && rows == t->most_rows)
+		left = (struct unstored){t->sums, KERN_PANEL * sizeof(float)};
+	else if (t->last && lies_whole(t, rows))
+		left = (struct unstored){t->out, t->out_stride * sizeof(float)};
+	if (left.to && !t->closes)
+		return left;
+	if (left.to) {
+		amx_store_sums(left.to, rows, left.bytes);
+		return (struct unstored){0};
 	}
+	amx_store_sums(sums[0], t->most_rows, sizeof(sums[0]));
+	for (u32 r = 0; r < rows; r++, one.sums += KERN_PANEL, one.out += t->out_stride) {
+		vec row[1][VECS] = {{vec_load(sums[r]), vec_load(sums[r] + VEC_LANES)}};
+		sums_end(&one, 1, row);
+	}
+	return left;
 }
 
 /* Where there is a row less than the registers have, theirs has what follows in memory, and goes nowhere. */
 static void tile_many(const struct blocked_tile *t, u32 rows)
 {
+	_Alignas(64) float gathered[AMX_TILE_ROWS][KERN_PANEL];
 	_Alignas(64) char last[AMX_PIECE_BYTES];
+	struct unstored *held = (struct unstored *)(void *)t->held;
 	const u32 units = kern_ceil(t->k_count, 2), upper = amx_upper(t->most_rows);
 	const size_t lower = t->most_rows > upper ? (size_t)upper * AMX_ROW_BYTES : 0, step = (size_t)rows * AMX_ROW_BYTES;
 	const char *x = t->x, *weights = t->weights, *prefetch = t->prefetch;
 	const float *out = t->out;
-	const size_t ordered = t->prefetch_bytes / TILE_ORDERED * TILE_ORDERED;
+	const size_t ordered = t->prefetch_bytes / TILE_ORDERED * TILE_ORDERED, asked = (size_t)t->prefetch_step * AMX_UNITS;
 	const u32 asks = t->last && t->columns == KERN_PANEL ? kern_ceil(rows * AMX_UNITS, units) : 0;
+	const struct begins begins = begin_many(t, rows, gathered);
+	const struct unstored before = t->opens ? (struct unstored){0} : *held;
 	VARIANT(amx_rows)(t->most_rows);
-	begin_many(t, rows);
 	for (u32 u = 0; u < units; u += AMX_UNITS, weights += AMX_PIECE_BYTES, x += step) {
+		const char *piece = amx_whole_piece(weights, units - u, last);
 		for (u32 i = 0; i < asks; i++, out += t->out_stride)
 			amx_ask_row(out);
-		prefetch = amx_ask_in_order(prefetch, (size_t)t->prefetch_step * AMX_UNITS, t->prefetch_block, ordered);
-		add_piece(x, lower, amx_whole_piece(weights, units - u, last), true);
+		prefetch = amx_ask_in_order(prefetch, asked, t->prefetch_block, ordered);
+		if (u == 0)
+			add_first(&before, &begins, upper, x, lower, piece);
+		else
+			add_piece(x, lower, piece, true);
 	}
-	end_many(t, rows);
+	*held = end_many(t, rows);
 }
 
 static const struct blocked_kernel MANY = {.tile_rows = AMX_TILE_ROWS,

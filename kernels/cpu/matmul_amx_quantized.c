@@ -140,43 +140,65 @@ static ALWAYS_INLINE void join(const struct group *g, bool zeros, bool dense, u3
 	}
 }
 
-/* What goes on beside a group's products: a group before it is joined, and outputs are asked for. */
+/* What goes on beside a group's products: the sums of the one before leave the registers, each when it is needed again, so that products do not wait
+ * for stores that they could do without; then that group is joined, and outputs are asked for. */
 struct beside {
 	const struct group *last; /* or NULL */
+	i32 *sums; /* the last one's, KERN_PANEL of a row */
 	bool zeros, dense;
 	u32 rows, pieces; /* of the group */
 	const float *outs; /* or NULL */
 	size_t out_step;   /* from product to product */
 };
 
+enum { STORING = 2 }; /* products until sums of upper rows are where they are joined from; those of lower ones are before they have their turn */
+
 /* Behind the `turn`-th product. */
 static ALWAYS_INLINE void go_on(const struct beside *b, u32 turn)
 {
-	const u32 each = kern_ceil(b->rows, b->pieces * PRODUCTS), first = kern_min(turn * each, b->rows);
+	const u32 each = kern_ceil(b->rows, b->pieces * PRODUCTS - STORING);
 	if (b->outs)
 		amx_ask_row(b->outs + turn * b->out_step);
-	if (b->last)
-		join(b->last, b->zeros, b->dense, first, kern_min(first + each, b->rows));
+	if (b->last && turn >= STORING)
+		join(b->last, b->zeros, b->dense, kern_min((turn - STORING) * each, b->rows), kern_min((turn - STORING + 1) * each, b->rows));
 }
+
+/* Sums begin with zeros, what they were is stored. The arguments are constants but for `row`. */
+#define BEGIN(sums_of, row, column) \
+	do { \
+		if (b->last) \
+			amx_store(sums_of, b->sums + (row) * KERN_PANEL + (column) * VEC_LANES, KERN_PANEL * sizeof(i32)); \
+		amx_zero(sums_of); \
+	} while (0)
 
 /* The `piece`-th of the 64 values of k of a group, times weights: added to the sums. */
 static ALWAYS_INLINE void add_piece(const char *x, u32 lower, const char *weights, const struct beside *b, u32 piece)
 {
 	const u32 turn = piece * PRODUCTS;
+	const bool begins = piece == 0;
+	if (begins)
+		BEGIN(0, 0, 0);
 	amx_load_once(4, x, AMX_ROW_BYTES);
 	amx_load(6, weights, KERN_GROUP_UNIT);
 	amx_add_bytes(0, 4, 6);
 	go_on(b, turn);
+	if (begins)
+		BEGIN(1, 0, 1);
 	amx_load(7, weights + AMX_ROW_BYTES, KERN_GROUP_UNIT);
 	amx_add_bytes(1, 4, 7);
 	go_on(b, turn + 1);
 	if (lower > 0) {
+		if (begins)
+			BEGIN(2, lower, 0);
 		amx_load_once(5, x + lower * AMX_ROW_BYTES, AMX_ROW_BYTES);
 		amx_add_bytes(2, 5, 6);
 	}
 	go_on(b, turn + 2);
-	if (lower > 0)
+	if (lower > 0) {
+		if (begins)
+			BEGIN(3, lower, 1);
 		amx_add_bytes(3, 5, 7);
+	}
 	go_on(b, turn + 3);
 }
 
@@ -213,38 +235,36 @@ static ALWAYS_INLINE void ask_beside_piece(struct place *p)
 			tile_prefetch_bytes(p->few, &p->fetch);
 }
 
-/* A group's sums, of whose `b->pieces` times 64 values of k the last may have fewer, to `sums`. */
-static ALWAYS_INLINE void add_group(struct place *p, u32 last_units, i32 *sums, const struct beside *b)
+/* A group's sums, of whose `b->pieces` times 64 values of k the last may have fewer, in the registers. */
+static ALWAYS_INLINE void add_group(struct place *p, u32 last_units, const struct beside *b)
 {
 	_Alignas(64) char filled[AMX_PIECE_BYTES];
 	const u32 rows = b->rows, upper = amx_upper(rows), lower = rows > upper ? upper : 0;
 	const char *x = p->x + (size_t)rows * HEAD_BYTES, *weights = p->weights + KERN_GROUP_HEAD;
-	amx_zero_sums();
 #pragma GCC unroll 2
 	for (u32 i = 0; i < b->pieces; i++, weights += AMX_PIECE_BYTES, x += (size_t)rows * AMX_ROW_BYTES) {
 		const char *from = i + 1 == b->pieces ? amx_whole_piece(weights, last_units, filled) : weights;
 		ask_beside_piece(p);
 		add_piece(x, lower, from, b, i);
 	}
-	amx_store_sums(sums, rows, KERN_PANEL * sizeof(*sums));
 }
 
-/* The same, in code for the group's form. `last` NULL: there is none to be joined. */
+/* The same, in code for the group's form. `last` NULL: there is none to be stored to `sums` and joined. */
 static ALWAYS_INLINE void add_any_group(struct place *p, u32 units, i32 *sums, const struct group *last, bool zeros, u32 rows, const float *outs,
 					size_t out_step)
 {
 	const u32 rest = (units - 1) % AMX_UNITS + 1;
 	const bool dense = last && last->from_stride == KERN_PANEL && last->to_stride == KERN_PANEL;
 	if (!last && units <= AMX_UNITS)
-		add_group(p, rest, sums, &(struct beside){NULL, zeros, false, rows, 1, outs, out_step});
+		add_group(p, rest, &(struct beside){NULL, NULL, zeros, false, rows, 1, outs, out_step});
 	else if (!last)
-		add_group(p, rest, sums, &(struct beside){NULL, zeros, false, rows, 2, outs, out_step});
+		add_group(p, rest, &(struct beside){NULL, NULL, zeros, false, rows, 2, outs, out_step});
 	else if (units <= AMX_UNITS)
-		add_group(p, rest, sums, &(struct beside){last, zeros, false, rows, 1, outs, out_step});
+		add_group(p, rest, &(struct beside){last, sums, zeros, false, rows, 1, outs, out_step});
 	else if (dense)
-		add_group(p, rest, sums, &(struct beside){last, zeros, true, rows, 2, outs, out_step});
+		add_group(p, rest, &(struct beside){last, sums, zeros, true, rows, 2, outs, out_step});
 	else
-		add_group(p, rest, sums, &(struct beside){last, zeros, false, rows, 2, outs, out_step});
+		add_group(p, rest, &(struct beside){last, sums, zeros, false, rows, 2, outs, out_step});
 }
 
 static bool goes_to_out(const struct blocked_tile *t)
@@ -302,7 +322,7 @@ static ALWAYS_INLINE void group_of(struct group *of, const struct blocked_tile *
 /* `count` tiles of `rows` rows. A group is joined beside the next one's products, be that the next tile's. */
 static ALWAYS_INLINE void run_tiles(const struct blocked_tile *first, u32 count, u32 rows, bool zeros, struct place p)
 {
-	_Alignas(64) i32 sums[2][AMX_TILE_ROWS * KERN_PANEL];
+	_Alignas(64) i32 sums[AMX_TILE_ROWS * KERN_PANEL];
 	_Alignas(64) float between[AMX_TILE_ROWS * KERN_PANEL];
 	struct blocked_tile t = *first;
 	const u32 products = kern_ceil(t.k_count, AMX_ROW_BYTES) * PRODUCTS, asks = kern_ceil(rows, products);
@@ -316,13 +336,14 @@ static ALWAYS_INLINE void run_tiles(const struct blocked_tile *first, u32 count,
 		for (u32 k = 0, g = 0; k < t.k_count; k += t.width, g++, at++) {
 			const u32 units = kern_ceil(kern_min(t.width, t.k_count - k), 4);
 			begin_group(&p);
-			add_any_group(&p, units, sums[at % 2], at == 0 ? NULL : &last, zeros, rows, outs, asks * t.out_stride);
-			group_of(&last, &t, g, &p, sums[at % 2], from, stride, between);
+			add_any_group(&p, units, sums, at == 0 ? NULL : &last, zeros, rows, outs, asks * t.out_stride);
+			group_of(&last, &t, g, &p, sums, from, stride, between);
 			p.weights += KERN_GROUP_HEAD + (size_t)t.width * KERN_PANEL;
 			p.x += (size_t)rows * (t.width + HEAD_BYTES);
 			outs = outs ? outs + t.width / AMX_ROW_BYTES * PRODUCTS * asks * t.out_stride : NULL;
 		}
 	}
+	amx_store_sums(sums, rows, KERN_PANEL * sizeof(*sums));
 	join(&last, zeros, false, 0, rows);
 	for (t = *first; count > 0 && t.last && !direct; count--, t.sums += (size_t)rows * KERN_PANEL, t.out += rows * t.out_stride)
 		end_sums(t, rows);
