@@ -11,6 +11,7 @@ enum {
 	K_BLOCK = 512, /* of a panel: in the first cache, for all tiles of rows */
 	K_WHOLE = 640,
 	STRAIGHT_ROWS = 8,
+	PRODUCTS = 4, /* of tiles, for a piece */
 };
 
 /* ---------------------------------------------------------------- inputs */
@@ -43,24 +44,17 @@ static bool pack(const struct blocked_job *j, const float *x, u32 rows, u32 k, u
 
 /* ---------------------------------------------------------------- tiles */
 
-/* sums += inputs * weights; `lower`: there are lower rows, whose inputs are so many bytes behind the upper ones'. `once`: these weights stay, inputs
- * go by. */
-static ALWAYS_INLINE void add_piece(const char *x, size_t lower, const char *weights, bool once)
+/* sums += inputs * weights; `lower`: there are lower rows, whose inputs are so many bytes behind the upper ones'. */
+static ALWAYS_INLINE void add_piece(const char *x, size_t lower, const char *weights)
 {
-	if (once)
-		amx_load_once(4, x, AMX_ROW_BYTES);
-	else
-		amx_load(4, x, AMX_ROW_BYTES);
+	amx_load(4, x, AMX_ROW_BYTES);
 	amx_load(6, weights, KERN_GROUP_UNIT);
 	amx_add_bf16(0, 4, 6);
 	amx_load(7, weights + AMX_ROW_BYTES, KERN_GROUP_UNIT);
 	amx_add_bf16(1, 4, 7);
 	if (lower == 0)
 		return;
-	if (once)
-		amx_load_once(5, x + lower, AMX_ROW_BYTES);
-	else
-		amx_load(5, x + lower, AMX_ROW_BYTES);
+	amx_load(5, x + lower, AMX_ROW_BYTES);
 	amx_add_bf16(2, 5, 6);
 	amx_add_bf16(3, 5, 7);
 }
@@ -118,7 +112,7 @@ static void tile_few(const struct matmul_tile *t, u32 rows)
 			tile_prefetch_bytes(t, &fetch);
 		for (u32 i = 0; i < AMX_UNITS && t->prefetch_base; i++)
 			tile_prefetch_in_order(&fetch, false, true);
-		add_piece(x, lower, amx_whole_piece(weights, units - u, last), false);
+		add_piece(x, lower, amx_whole_piece(weights, units - u, last));
 	}
 	end_few(t, rows);
 }
@@ -149,7 +143,40 @@ struct begins {
 	size_t bytes;
 };
 
-/* What of the sums is stored and filled again in turn. The arguments are constants. */
+/* Weights that come later, of which a part is asked for behind each product: all at once they keep a piece's loads waiting. */
+struct asking {
+	const char *at, *end; /* of a piece's */
+	const char *block;
+	size_t ordered, each;
+};
+
+static ALWAYS_INLINE void ask_part(struct asking *a)
+{
+	const size_t rest = (size_t)(a->end - a->at);
+	a->at = amx_ask_in_order(a->at, rest < a->each ? rest : a->each, a->block, a->ordered);
+}
+
+/* As add_piece, of weights that stay, while inputs go by. All loads come first, so that none waits behind what is asked for. */
+static ALWAYS_INLINE void add_many(const char *x, size_t lower, const char *weights, struct asking *a)
+{
+	amx_load_once(4, x, AMX_ROW_BYTES);
+	amx_load(6, weights, KERN_GROUP_UNIT);
+	amx_load(7, weights + AMX_ROW_BYTES, KERN_GROUP_UNIT);
+	if (lower > 0)
+		amx_load_once(5, x + lower, AMX_ROW_BYTES);
+	amx_add_bf16(0, 4, 6);
+	ask_part(a);
+	amx_add_bf16(1, 4, 7);
+	ask_part(a);
+	if (lower > 0)
+		amx_add_bf16(2, 5, 6);
+	ask_part(a);
+	if (lower > 0)
+		amx_add_bf16(3, 5, 7);
+	ask_part(a);
+}
+
+/* What of the sums is stored and filled again in turn. The arguments are constants, but for `row`. */
 #define TURN(sums, row, column) \
 	do { \
 		if (u->to) \
@@ -160,7 +187,7 @@ struct begins {
 			amx_zero(sums); \
 	} while (0)
 
-/* The first piece of a tile: as add_piece, beside storing what the tile before has left, of as many rows, `upper` of them upper ones. */
+/* A tile's first piece: as add_piece, beside storing what the tile before has left, of as many rows, `upper` of them upper ones. */
 static ALWAYS_INLINE void add_first(const struct unstored *u, const struct begins *b, u32 upper, const char *x, size_t lower, const char *weights)
 {
 	TURN(0, 0, 0);
@@ -228,6 +255,26 @@ static struct unstored end_many(const struct blocked_tile *t, u32 rows)
 	return left;
 }
 
+enum { ACTED_AT_ONCE = 2 }; /* rows: as many vectors as sums_act_mul computes side by side */
+
+/* Rows [first, end) of what a tile makes of other panels' sums. */
+static void act_rows(const struct blocked_acts *a, u32 first, u32 end)
+{
+	float made[ACTED_AT_ONCE][KERN_PANEL];
+	for (u32 count; first < end; first += count) {
+		const float *gate = a->gate + first * KERN_PANEL, *up = a->up + first * KERN_PANEL;
+		char *to = a->to + first * a->stride;
+		count = kern_min(end - first, ACTED_AT_ONCE);
+		if (!a->packs) {
+			sums_act_mul(gate, up, count, a->act, (float *)(void *)to, a->stride / sizeof(float));
+			continue;
+		}
+		sums_act_mul(gate, up, count, a->act, made[0], KERN_PANEL);
+		for (u32 r = 0; r < count; r++)
+			round_piece(made[r], KERN_PANEL, to + r * a->stride);
+	}
+}
+
 /* Where there is a row less than the registers have, theirs has what follows in memory, and goes nowhere. */
 static void tile_many(const struct blocked_tile *t, u32 rows)
 {
@@ -236,22 +283,34 @@ static void tile_many(const struct blocked_tile *t, u32 rows)
 	struct unstored *held = (struct unstored *)(void *)t->held;
 	const u32 units = kern_ceil(t->k_count, 2), upper = amx_upper(t->most_rows);
 	const size_t lower = t->most_rows > upper ? (size_t)upper * AMX_ROW_BYTES : 0, step = (size_t)rows * AMX_ROW_BYTES;
-	const char *x = t->x, *weights = t->weights, *prefetch = t->prefetch;
+	const size_t asked = (size_t)t->prefetch_step * AMX_UNITS;
+	const char *x = t->x, *weights = t->weights;
 	const float *out = t->out;
-	const size_t ordered = t->prefetch_bytes / TILE_ORDERED * TILE_ORDERED, asked = (size_t)t->prefetch_step * AMX_UNITS;
+	struct asking ask = {.at = t->prefetch, .block = t->prefetch_block, .each = asked / PRODUCTS / TILE_LINE * TILE_LINE + TILE_LINE};
 	const u32 asks = t->last && t->columns == KERN_PANEL ? kern_ceil(rows * AMX_UNITS, units) : 0;
+	const u32 acts = kern_ceil(t->acts.rows * AMX_UNITS, units);
 	const struct begins begins = begin_many(t, rows, gathered);
 	const struct unstored before = t->opens ? (struct unstored){0} : *held;
+	u32 acted = 0;
+	ask.ordered = t->prefetch_bytes / TILE_ORDERED * TILE_ORDERED;
 	VARIANT(amx_rows)(t->most_rows);
-	for (u32 u = 0; u < units; u += AMX_UNITS, weights += AMX_PIECE_BYTES, x += step) {
+	for (u32 u = 0, due = 0; u < units; u += AMX_UNITS, weights += AMX_PIECE_BYTES, x += step) {
 		const char *piece = amx_whole_piece(weights, units - u, last);
 		for (u32 i = 0; i < asks; i++, out += t->out_stride)
 			amx_ask_row(out);
-		prefetch = amx_ask_in_order(prefetch, asked, t->prefetch_block, ordered);
+		ask.end = ask.at + asked;
 		if (u == 0)
 			add_first(&before, &begins, upper, x, lower, piece);
 		else
-			add_piece(x, lower, piece, true);
+			add_many(x, lower, piece, &ask);
+		amx_ask_in_order(ask.at, (size_t)(ask.end - ask.at), ask.block, ask.ordered);
+		ask.at = ask.end;
+		due += acts;
+		if (acted < t->acts.rows && (due >= acted + ACTED_AT_ONCE || u + AMX_UNITS >= units)) {
+			const u32 end = u + AMX_UNITS >= units ? t->acts.rows : kern_min(due, t->acts.rows);
+			act_rows(&t->acts, acted, end);
+			acted = end;
+		}
 	}
 	*held = end_many(t, rows);
 }
@@ -260,6 +319,7 @@ static const struct blocked_kernel MANY = {.tile_rows = AMX_TILE_ROWS,
 					   .k_block = K_BLOCK,
 					   .k_whole = K_WHOLE,
 					   .value_bytes = 2,
+					   .acts_beside = true,
 					   .whole_values = VALUES,
 					   .own_rows = AMX_OWN_ROWS,
 					   .pack = pack,

@@ -23,6 +23,8 @@ enum {
 	TAKING_NS = 36000,
 	HANDED_LEAST = 64, /* values of groups that are packed at once */
 	NEAR_INPUTS = 1536 << 10, /* bytes that an L2 cache of 2 MB still holds for the most part; sums of more panels would take their place */
+	BESIDE_ROWS = 128, /* of so few rows sums of BESIDE_PANELS lie near, of which only the last two's activation has no products beside it */
+	BESIDE_PANELS = 8,
 	NORMED_AT_ONCE = 256, /* values of a row, in the L1 cache until they are packed */
 	NORMED_STRIDE = NORMED_AT_ONCE + 16, /* of such rows: not all of them in the same places of that cache */
 };
@@ -143,7 +145,9 @@ static u32 last_panels(const struct blocked_job *j, u32 step, u32 threads)
  * rows a small task. Returns how many panels the last thread computes. */
 static u32 plan_columns(struct blocked_job *j, u32 threads)
 {
-	const u32 panels = kern_ceil(j->a->tokens, j->row_blocks) * j->row_bytes > NEAR_INPUTS ? BLOCKED_FAR_PANELS : BLOCKED_PANELS;
+	const u32 rows = kern_ceil(j->a->tokens, j->row_blocks);
+	const bool beside = j->fusion && j->kernel->acts_beside && rows <= BESIDE_ROWS;
+	const u32 panels = rows * j->row_bytes > NEAR_INPUTS ? BLOCKED_FAR_PANELS : beside ? BESIDE_PANELS : BLOCKED_PANELS;
 	const bool few = j->a->tokens <= FEW_ROWS, even = last_panels(j, FEW_PANELS, threads) <= last_panels(j, 1, threads);
 	j->step_panels = j->handed > 0 ? 2 * j->handed / KERN_PANEL : j->fusion ? 2 : few && even ? FEW_PANELS : 1;
 	j->steps_at_once = few || j->step_panels > panels ? 1 : panels / j->step_panels;
@@ -275,10 +279,44 @@ static void check_tile(const struct blocked_job *j, const struct blocked_tile *t
 		check_bytes(t->bias, t->columns * sizeof *t->bias);
 }
 
+/* A gate and an up of a block of rows, whose sums are complete: what comes of them is made beside the products of the next two panels, or at once. */
+struct waiting {
+	const float *gate; /* NULL: there is nothing; the up's sums lie behind those of all rows */
+	u32 up; /* the up's panel */
+	u32 block;
+};
+
+/* Where KERN_PANEL columns of what an activation makes go as inputs of a tile of the next product. */
+static char *handed_to(const struct blocked_job *to, const struct rows *r, u32 column, u32 tile)
+{
+	const u32 k_block = column / to->k_block, rows = tile_first(r, tile + 1) - tile_first(r, tile);
+	return tile_inputs(to, r, k_block, tile) + rows * inputs_bytes(to, column - k_block * to->k_block);
+}
+
+/* What a tile makes of what waits: the first or the second half of its rows. */
+static struct blocked_acts acts_of(const struct blocked_job *j, const struct rows *r, const struct waiting *w, u32 tile, bool second)
+{
+	const struct kern_matmul_args *a = j->a;
+	const u32 first = tile_first(r, tile), rows = tile_first(r, tile + 1) - first, half = kern_ceil(rows, 2), from = second ? half : 0;
+	const u32 column = w->up / 2 * KERN_PANEL;
+	const float *gate = w->gate + (size_t)(first + from) * KERN_PANEL;
+	struct blocked_acts acts = {.gate = gate, .up = gate + (size_t)r->count * KERN_PANEL, .act = j->fusion->act, .packs = j->then != NULL};
+	acts.rows = second ? rows - half : half;
+	if (j->then) {
+		const struct rows to = rows_of(j->then, w->block);
+		acts.stride = inputs_bytes(j->then, KERN_PANEL);
+		acts.to = handed_to(j->then, &to, column, tile) + from * acts.stride;
+	} else {
+		acts.stride = a->out_stride * sizeof(float);
+		acts.to = (char *)(a->out + column) + (r->first + first + from) * acts.stride;
+	}
+	return acts;
+}
+
 /* The tiles of a block of rows times one panel's block of k. `row_bytes`: of a row's inputs; `sums`: of the block's first row. A tile is a microsecond
  * or less, so what differs from tile to tile is added up: rows as tile_first has them. */
 static void run_panel(const struct blocked_job *j, const struct rows *r, struct place at, size_t row_bytes, float *sums,
-		      struct blocked_tile t)
+		      const struct waiting *waits, struct blocked_tile t)
 {
 	const struct kern_matmul_args *a = j->a;
 	const u32 n = panel_at(j, at.panel) * KERN_PANEL;
@@ -307,6 +345,8 @@ static void run_panel(const struct blocked_job *j, const struct rows *r, struct 
 			count = r->large;
 		} else {
 			count = 1;
+			if (waits->gate)
+				t.acts = acts_of(j, r, waits, i, at.panel % 2);
 			check_tile(j, &t, rows);
 			j->kernel->tile(&t, rows);
 		}
@@ -322,12 +362,9 @@ static void hand_over(const struct blocked_job *j, u32 block, u32 k, const float
 {
 	struct blocked_job *to = j->then;
 	const struct rows r = rows_of(to, block);
-	const u32 k_block = k / to->k_block;
-	const size_t before = inputs_bytes(to, k - k_block * to->k_block);
 	for (u32 tile = 0; tile < r.tiles; tile++) {
 		u32 first = tile_first(&r, tile), rows = tile_first(&r, tile + 1) - first;
-		pack_tile(to, activated + (size_t)first * j->handed, rows, (struct span){0, j->handed},
-			  tile_inputs(to, &r, k_block, tile) + rows * before);
+		pack_tile(to, activated + (size_t)first * j->handed, rows, (struct span){0, j->handed}, handed_to(to, &r, k, tile));
 	}
 }
 
@@ -356,6 +393,8 @@ static void run_piece(const struct blocked_job *j, u32 block, u32 panel, u32 cou
 	char *lane = lane_of(j, thread), *unpacked = lane + j->lane_bytes - BLOCKED_UNPACKED;
 	float *activated = (float *)(void *)(unpacked - activated_bytes(j->a->tokens));
 	const bool any_scales = atomic_load_explicit(&j->any_scales, memory_order_relaxed);
+	const u32 kept = kernel->acts_beside ? 4 : 2; /* panels' sums: those of a gate and its up, and of what waits */
+	struct waiting waits = {0};
 	for (u32 b = 0; b < j->k_blocks; b++) {
 		const struct blocked_tile of_block = {.k_count = block_count(j, b), .x = tile_inputs(j, &r, b, 0)};
 		const size_t row_bytes = inputs_bytes(j, of_block.k_count);
@@ -364,7 +403,7 @@ static void run_piece(const struct blocked_job *j, u32 block, u32 panel, u32 cou
 			struct blocked_tile t = of_block;
 			plan_prefetch(j, ahead, &t, r.tiles);
 			/* Without other blocks of k none are kept longer than until a gate has its up: the less memory, the better. */
-			float *sums = (float *)(void *)lane + (size_t)(j->k_blocks > 1 ? p : p % 2) * r.count * KERN_PANEL;
+			float *sums = (float *)(void *)lane + (size_t)(j->k_blocks > 1 ? p : p % kept) * r.count * KERN_PANEL;
 			t.weights = weights_at(j, panel_at(j, at.panel), b);
 			if (kernel->unpack) {
 				t.scales = kernel->unpack(j->a->w, t.weights, t.k_count, any_scales, unpacked);
@@ -374,8 +413,12 @@ static void run_piece(const struct blocked_job *j, u32 block, u32 panel, u32 cou
 				t.scales = kernel->tabulate(j->a->w, t.weights, t.k_count, any_scales, unpacked);
 				t.tables = unpacked;
 			}
-			run_panel(j, &r, at, row_bytes, sums, t);
-			if (j->fusion && b + 1 == j->k_blocks && p % 2 == 1)
+			run_panel(j, &r, at, row_bytes, sums, &waits, t);
+			if (!j->fusion || b + 1 < j->k_blocks || p % 2 == 0)
+				continue;
+			if (kernel->acts_beside && p + 1 < count)
+				waits = (struct waiting){sums - (size_t)r.count * KERN_PANEL, at.panel, block};
+			else
 				run_activation(j, &r, at.panel, sums, block, activated);
 		}
 	}

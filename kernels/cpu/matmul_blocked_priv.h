@@ -28,6 +28,16 @@ enum blocked_scales {
 	BLOCKED_ZEROS,	/* less zeros times the sum of the inputs, then times both scales */
 };
 
+/* Rows of a gate and an up, whose sums are complete, that a tile of other panels makes an activation of beside its products. */
+struct blocked_acts {
+	const float *gate, *up; /* [rows][KERN_PANEL] */
+	u32 rows;		/* 0: there is nothing to do */
+	enum kern_activation act;
+	char *to; /* rows `stride` bytes apart */
+	size_t stride;
+	bool packs; /* as inputs of the product that follows; or as floats */
+};
+
 /* Up to BLOCKED_TILE_MAX rows times the columns of one panel, over one block of k.
  *
  * Inputs of a tile of R rows are units of 4 bytes (1 float, 2 bf16 or 4 int8) as [unit][R]. With `width` every group of them
@@ -60,6 +70,7 @@ struct blocked_tile {
 	 * next one: the first finds nothing there of use, the last leaves nothing undone. */
 	char *held;
 	bool opens, closes;
+	struct blocked_acts acts; /* blocked_kernel.acts_beside */
 };
 
 /* RMSNorm of a row, in the bits of the op: its factor, and then as many values at a time as one likes. */
@@ -78,6 +89,7 @@ struct blocked_kernel {
 	u32 value_bytes; /* of an input: 1, 2 or 4 */
 	u32 whole_values; /* where inputs have no groups: a row's are filled up to a multiple; 0: to pairs */
 	u32 head_bytes; /* of a group of a row's inputs */
+	bool acts_beside; /* `tile` does a tile's `acts` */
 	u32 own_rows; /* so many a thread are worth reading all weights for, see plan_rows; 0: as many as for others */
 	/* Values [k, k + count) of `rows` rows, the job's x_stride apart, into a tile's inputs. Answers whether one of their scales, or of
 	 * their sums, is none that BLOCKED_EIGHTHS or BLOCKED_POWERS could do with. */
