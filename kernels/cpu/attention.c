@@ -356,7 +356,7 @@ static void rows_part_scores(struct tile *t, u32 tiles)
 		for (u32 i = 0; i < tiles; i++) {
 			tile_turn(t, &t->lane.rows[i]);
 #if ATTENTION_TILES
-			scores_groups(t, g, groups - g > 2);
+			scores_groups(t, g, groups - g > 2, false, false);
 #else
 			part_scores_bf16(t, g, g + 1);
 #endif
@@ -591,7 +591,8 @@ enum err VARIANT(attention)(struct kern_ctx *ctx, const struct kern_attention_ar
 	struct attention_plan plan;
 	if (!ATTENTION_HAS(a->kv.dtype) || (ATTENTION_TILES && a->kv.head_dim % TILE_DIMS != 0))
 		return pass_on(ctx, a);
-	attention_plan_init(&plan, ctx, a, ATTENTION_TASK_ROWS, TASK_ROWS_FEW,
+	const bool many = (size_t)a->tokens * a->heads >= (size_t)TASKS_MANY * TASK_ROWS_MANY * kern_thread_count(ctx);
+	attention_plan_init(&plan, ctx, a, many ? TASK_ROWS_MANY : TASK_ROWS, TASK_ROWS_FEW,
 			    ATTENTION_DOTS_BF16 && a->kv.dtype == KERN_BF16, ATTENTION_TILES);
 	if (plan.tasks == 0)
 		return ERR_OK;

@@ -31,15 +31,20 @@ static u32 rows_a_task(u32 group, u32 limit)
 }
 
 /* How many times the query heads that are computed side by side a task has, at most. */
+static u32 tiles_of(u32 rows)
+{
+	return kern_ceil(rows, ATTENTION_ROWS_LEAST);
+}
+
 static u32 tiles_a_task(u32 group)
 {
-	return kern_ceil(rows_a_task(group, ATTENTION_TASK_ROWS), ATTENTION_ROWS_LEAST);
+	return tiles_of(rows_a_task(group, ATTENTION_TASK_ROWS));
 }
 
 /* How many KV heads a task has room for, where each has few query heads: more of these have enough to compute while memory answers. */
 static u32 heads_most(u32 group, u32 kv_heads)
 {
-	u32 most = kern_min(rows_a_task(group, ATTENTION_TASK_ROWS) / group, tiles_a_task(group));
+	u32 rows = rows_a_task(group, ATTENTION_TOGETHER_ROWS), most = kern_min(rows / group, tiles_of(rows));
 	return group <= ATTENTION_TOGETHER_GROUP ? kern_min(kv_heads, most) : 1;
 }
 

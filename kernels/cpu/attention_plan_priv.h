@@ -8,7 +8,8 @@
 enum {
 	ATTENTION_ROWS = 8,	  /* query heads computed side by side, at most */
 	ATTENTION_ROWS_LEAST = 6, /* the least that a variant computes side by side where there are more */
-	ATTENTION_TASK_ROWS = 48, /* query heads of a task, at most, or one query of one KV head, or of all: whole tiles for most groups */
+	ATTENTION_TASK_ROWS = 96, /* query heads of a task, at most, or one query of one KV head: whole tiles for most groups */
+	ATTENTION_TOGETHER_ROWS = 48, /* the same of one query of all KV heads */
 	ATTENTION_TOGETHER_GROUP = 4, /* query heads of a KV head, at most, where tasks of one query have all KV heads */
 	ATTENTION_PART = 256,	  /* keys of a softmax step */
 	ATTENTION_SEGMENT = 1024, /* keys of what threads may share out; changing it changes results */

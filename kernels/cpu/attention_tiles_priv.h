@@ -38,24 +38,46 @@ static ALWAYS_INLINE void tiles_ahead(const struct tile *t, const struct score_c
 		scores_ahead(c, vecs, d + i);
 }
 
-/* Scores of groups [g, g + 4), or of two of them. */
-static ALWAYS_INLINE void scores_groups(const struct tile *t, u32 g, bool four)
+/* What goes before a register's first product: the scores that are still there of the four groups before g are stored beside the products, for
+ * a product that follows a store waits for it. */
+#define SCORES_TURN(sums, g) \
+	do { \
+		if (before) \
+			SCORES_STORE(sums, (g) - 4); \
+		amx_zero(sums); \
+	} while (0)
+
+/* Scores of groups [g, g + 4), or of two of them, which stay in the registers if others follow. `before`: those of four groups are there. */
+static ALWAYS_INLINE void scores_groups(const struct tile *t, u32 g, bool four, bool before, bool follow)
 {
 	const struct score_cursor c = scores_begin(t, g, four ? 4 : 2);
 	const char *q = (const char *)t->of->q;
 	const size_t row = t->a->kv.head_dim * sizeof(u16), piece = AMX_UNITS * t->key_stride;
 	size_t at = 0;
-	amx_zero_sums();
+	if (before && !four) {
+		SCORES_STORE(2, g - 2);
+		SCORES_STORE(3, g - 1);
+	}
 	for (u32 d = 0; d < t->words; d += AMX_UNITS, at += piece, q += AMX_ROW_BYTES) {
 		amx_load(4, q, row);
+		if (d == 0)
+			SCORES_TURN(0, g);
 		SCORES_ADD(0, 6, g);
+		if (d == 0)
+			SCORES_TURN(1, g + 1);
 		SCORES_ADD(1, 7, g + 1);
 		tiles_ahead(t, &c, four ? 4 : 2, d);
 		if (!four)
 			continue;
+		if (d == 0)
+			SCORES_TURN(2, g + 2);
 		SCORES_ADD(2, 6, g + 2);
+		if (d == 0)
+			SCORES_TURN(3, g + 3);
 		SCORES_ADD(3, 7, g + 3);
 	}
+	if (follow)
+		return;
 	SCORES_STORE(0, g);
 	SCORES_STORE(1, g + 1);
 	if (four) {
@@ -67,8 +89,14 @@ static ALWAYS_INLINE void scores_groups(const struct tile *t, u32 g, bool four)
 /* Masks the scores, and finds the largest of row r. */
 static ALWAYS_INLINE void scores_highest(struct tile *t, u32 r, u32 vecs)
 {
-	vec highest = vec_set1(-INFINITY);
-	for (u32 v = 0; v < vecs; v++) {
+	const bool sees_all = t->begin >= t->of->first[r] && t->begin + vecs * VEC_LANES <= t->of->last[r] + 1;
+	vec highest = vec_set1(-INFINITY), other = highest;
+	u32 v = 0;
+	for (; sees_all && v + 2 <= vecs; v += 2) {
+		highest = vec_max(highest, vec_load(scores_at(t, r, v)));
+		other = vec_max(other, vec_load(scores_at(t, r, v + 1)));
+	}
+	for (; v < vecs; v++) {
 		const u32 key = t->begin + v * VEC_LANES;
 		vec scores = vec_load(scores_at(t, r, v));
 		if (key < t->of->first[r] || key + VEC_LANES > t->of->last[r] + 1) {
@@ -77,7 +105,7 @@ static ALWAYS_INLINE void scores_highest(struct tile *t, u32 r, u32 vecs)
 		}
 		highest = vec_max(highest, scores);
 	}
-	vec_store(t->part->highest[r], highest);
+	vec_store(t->part->highest[r], vec_max(highest, other));
 }
 
 /* Of all rows that the registers have. */
@@ -86,9 +114,9 @@ static void scores_tiles(struct tile *t)
 	const u32 groups = kern_ceil(t->count, GROUP);
 	u32 g = 0;
 	for (; g + 2 < groups; g += 4)
-		scores_groups(t, g, true);
+		scores_groups(t, g, true, g > 0, g + 4 < groups);
 	if (g < groups)
-		scores_groups(t, g, false);
+		scores_groups(t, g, false, g > 0, false);
 }
 
 /* What is done with them row by row. */
