@@ -126,6 +126,8 @@ static void write_routed_blocks(struct gguf_config *c)
 {
 	gguf_config_write_uint(c, "moe_shared_expert_intermediate_size", gguf_config_need_int(c, "expert_shared_feed_forward_length"));
 	gguf_config_know(c, "leading_dense_block_count");
+	if (int_or(c, "moe_latent_size", 0) > 0)
+		gguf_config_write_uint(c, "moe_latent_size", gguf_config_need_int(c, "moe_latent_size"));
 }
 
 static void write_routed(struct gguf_config *c)

@@ -162,7 +162,7 @@ static const struct arch ARCHS[] = {
 		    {"conv_kernel", "mamba_d_conv"}, {"chunk_size", "mamba_chunk_size"}, {"use_conv_bias", "mamba_conv_bias"},
 		    {"use_bias", "mamba_proj_bias"}},
 	 .own = {"hybrid_override_pattern", "expand", "norm_eps", "tie_word_embeddings", "mamba_hidden_act", "shared_expert_intermediate_size", "n_shared_experts",
-		 "norm_topk_prob", "n_group", "topk_group", "routed_scaling_factor", "num_nextn_predict_layers"},
+		 "norm_topk_prob", "n_group", "topk_group", "routed_scaling_factor", "num_nextn_predict_layers", "moe_latent_size"},
 	 .recurrent = RECURRENT_SCAN, .recurrent_layer = "linear_attention", .single_blocks = true, .ungated = true,
 	 .activation = KERN_RELU_SQUARED, .state_head_dim = 64, .state_groups = 8, .state_key_dim = 128, .head_dim = 128, .kv_heads = 8,
 	 .rope_theta = 10000, .norm_eps = 1e-5f, .router_sigmoid = true, .router_sum_plus = 1e-20f},

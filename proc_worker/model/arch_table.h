@@ -71,6 +71,11 @@ enum weight_slot {
 	SLOT_EXPERT_GATE_UP_BIAS, /* of all experts */
 	SLOT_EXPERT_DOWN,
 	SLOT_EXPERT_DOWN_BIAS,
+	/* Of experts that work on fewer values than the stream has: what makes these of it, and it of what they say together */
+	SLOT_EXPERTS_IN,
+	SLOT_EXPERTS_IN_BIAS,
+	SLOT_EXPERTS_OUT,
+	SLOT_EXPERTS_OUT_BIAS,
 	/* Of experts beside an MLP: norms of what they and their router read, of what they add, and of what the MLP does, before both are one */
 	SLOT_ROUTER_NORM,
 	SLOT_EXPERT_SCALES, /* what each one's weight is multiplied by */
@@ -153,7 +158,8 @@ enum arch_dim {
 	DIM_GATE_UP, /* twice the intermediate size */
 	DIM_EXPERTS,
 	DIM_EXPERT_INTERMEDIATE,
-	DIM_EXPERT_GATE_UP, /* twice that: gate and up of one value are neighbours */
+	DIM_EXPERT_WIDTH, /* what an expert reads and writes: DIM_HIDDEN, or "moe_latent_size" */
+	DIM_EXPERT_GATE_UP, /* twice DIM_EXPERT_INTERMEDIATE: gate and up of one value are neighbours */
 	DIM_SHARED_INTERMEDIATE, /* of the expert of all tokens */
 	DIM_SHARED_GATE_UP,	 /* twice that */
 	DIM_ONE,
@@ -176,6 +182,8 @@ enum arch_when {
 	WHEN_EXPERTS,	     /* layers with a mixture of experts */
 	WHEN_SHARED,	     /* of these, where there is an expert of all tokens */
 	WHEN_SHARED_BIAS,    /* of these, where "mlp_bias" is true */
+	WHEN_EXPERTS_IN,     /* layers with a mixture of experts, where "moe_latent_size" is a number */
+	WHEN_EXPERTS_IN_BIAS, /* of these, where "mlp_bias" is true */
 	WHEN_CHOICE_BIAS,    /* of those with experts, where "use_expert_bias" is true */
 	WHEN_HEAD_NORMS,     /* "use_qk_norm", or what the family calls it, is true */
 	WHEN_SEQUENTIAL,     /* attention and MLP stand one behind the other */

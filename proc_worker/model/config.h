@@ -139,6 +139,7 @@ struct model_config {
 	bool parallel; /* attention and MLP read the same stream: the norm that attention reads, or one of its own each */
 	bool norm_each; /* of WHEN_NORM_EACH */
 	u32 experts, experts_per_token, expert_intermediate; /* 0 without experts */
+	u32 experts_narrow; /* values that experts read and write, behind and before products of WHEN_EXPERTS_IN; 0: those of the stream */
 	u32 shared_intermediate; /* of the expert of all tokens in layers with experts; 0: there is none */
 	bool normalize_experts;				     /* the weights of a token's experts sum to 1 */
 	struct router_config router;

@@ -271,6 +271,8 @@ static enum err read_own(struct model_config *c, json_val v, struct err_msg *em)
 	u32 drafting; /* layers behind the model's that guess further tokens: not loaded */
 
 	enum err e = arch_has_own(c->arch, "shared_expert_intermediate_size") ? read_shared_width(c, v, em) : read_shared(c, v, em);
+	if (!e && arch_has_own(c->arch, "moe_latent_size"))
+		e = config_may_count(v, "moe_latent_size", CONFIG_DIM_MAX, 0, &c->experts_narrow, em);
 	if (!e)
 		e = read_router(c, v, em);
 	if (!e && arch_has_own(c->arch, "num_nextn_predict_layers"))

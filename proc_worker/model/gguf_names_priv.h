@@ -263,6 +263,8 @@ static const struct name NEMOTRON_H[] = {
 	{"ffn_down_exps", "mixer.experts.{}.down_proj"},
 	{"ffn_up_shexp", "mixer.shared_experts.up_proj"},
 	{"ffn_down_shexp", "mixer.shared_experts.down_proj"},
+	{"ffn_latent_down", "mixer.fc1_latent_proj"},
+	{"ffn_latent_up", "mixer.fc2_latent_proj"},
 	{NULL, NULL},
 };
 

@@ -5,13 +5,19 @@
 
 enum { BUFFER_BYTES = 256 << 20 };
 
+/* Values that an expert reads and writes. */
+static u32 width_of(const struct model_config *model)
+{
+	return model->experts_narrow > 0 ? model->experts_narrow : model->hidden;
+}
+
 /* The more at once, the more rows an expert's weights are read for. As many assignments as a step has tokens
  * take the memory of a dense layer of that width; narrow experts get more, up to a sum that is little beside
  * their weights. */
 static u32 tokens_at_a_time(const struct model_config *model, const struct model_shard *shard,
 			    u32 step_tokens)
 {
-	size_t width = 3 * (size_t)shard->expert_intermediate + model->hidden;
+	size_t width = 3 * (size_t)shard->expert_intermediate + width_of(model);
 	size_t least = step_tokens / model->experts_per_token;
 	size_t more = BUFFER_BYTES / (width * sizeof(float) * model->experts_per_token);
 	size_t tokens = more > least ? more : least;
@@ -33,13 +39,17 @@ size_t moe_lay_out(struct moe *m, const struct model_config *model, const struct
 	size_t tokens = m->tokens_max, rows = tokens * top;
 	m->gate_up = region_carve(base, &offset, rows * 2 * shard->expert_intermediate * sizeof(float));
 	m->activated = region_carve(base, &offset, rows * shard->expert_intermediate * sizeof(float));
-	m->down = region_carve(base, &offset, rows * model->hidden * sizeof(float));
+	m->down = region_carve(base, &offset, rows * width_of(model) * sizeof(float));
 	m->tokens_of = region_carve(base, &offset, rows * sizeof(u32));
 	m->router_logits = region_carve(base, &offset, tokens * model->experts * sizeof(float));
 	m->weights = region_carve(base, &offset, rows * sizeof(float));
 	m->assignments = region_carve(base, &offset, rows * sizeof(u32));
 	m->factors = model->arch->router_reads ? region_carve(base, &offset, rows * sizeof(float)) : NULL;
 	m->expert_start = region_carve(base, &offset, (model->experts + 1) * sizeof(u32));
+	if (model->experts_narrow > 0) {
+		m->narrow_in = region_carve(base, &offset, tokens * model->experts_narrow * sizeof(float));
+		m->narrow_out = region_carve(base, &offset, tokens * model->experts_narrow * sizeof(float));
+	}
 	if (model->shared_intermediate) {
 		m->shared_gate_up = region_carve(base, &offset, tokens * 2 * shard->shared_intermediate * sizeof(float));
 		m->shared_activated = region_carve(base, &offset, tokens * shard->shared_intermediate * sizeof(float));
@@ -54,13 +64,18 @@ static enum err failed(enum err e, const char *op, struct err_msg *em)
 	return e ? err_set(em, e, "%s: %s", op, err_text(e)) : ERR_OK;
 }
 
+static enum err product_to(struct moe *m, float *out, bool accumulate, const float *x, const struct kern_weight *w, const float *bias, u32 tokens,
+			   struct err_msg *em)
+{
+	struct kern_matmul_args a = {.out = out, .x = x, .w = w, .bias = bias, .tokens = tokens, .x_stride = w->k, .out_stride = w->n, .accumulate = accumulate};
+
+	return failed(m->ops->matmul(m->ctx, &a), "matmul", em);
+}
+
 static enum err product(struct moe *m, float *out, const float *x, const struct kern_weight *w, const float *bias,
 			u32 tokens, struct err_msg *em)
 {
-	struct kern_matmul_args a = {
-		.out = out, .x = x, .w = w, .bias = bias, .tokens = tokens, .x_stride = w->k, .out_stride = w->n};
-
-	return failed(m->ops->matmul(m->ctx, &a), "matmul", em);
+	return product_to(m, out, false, x, w, bias, tokens, em);
 }
 
 void moe_route_args_init(struct kern_moe_route_args *a, const struct model_config *model, const struct layer_weights *w)
@@ -114,8 +129,8 @@ static enum err products(struct moe *m, float *out, const float *x, const u32 *s
 	return failed(m->ops->moe_matmul(m->ctx, &a), "moe_matmul", em);
 }
 
-/* What the expert of all tokens says, and how much it counts. */
-static enum err run_shared(struct moe *m, const struct layer_weights *w, const float *x, u32 tokens, struct err_msg *em)
+/* What the expert of all tokens says, to `out`, and how much it counts. */
+static enum err run_shared(struct moe *m, const struct layer_weights *w, const float *x, float *out, u32 tokens, struct err_msg *em)
 {
 	struct kern_act_mul_args act = {.out = m->shared_activated,
 					.gate_up = m->shared_gate_up,
@@ -130,7 +145,7 @@ static enum err run_shared(struct moe *m, const struct layer_weights *w, const f
 	if (!e)
 		e = failed(m->ops->act_mul(m->ctx, &act), "act_mul", em);
 	if (!e)
-		e = product(m, m->shared, m->shared_activated, &w->down, down_bias, tokens, em);
+		e = product(m, out, m->shared_activated, &w->down, down_bias, tokens, em);
 	return e || !w->shared_gate.n ? e : product(m, m->shared_gate, x, &w->shared_gate, NULL, tokens, em);
 }
 
@@ -143,9 +158,8 @@ static void weigh_inputs(struct moe *m, u32 assignments)
 	}
 }
 
-/* At most tokens_max of them. */
-static enum err run_part(struct moe *m, const struct layer_weights *w, const float *x, const float *routed, float *out, u32 tokens,
-			 struct err_msg *em)
+/* The chosen experts' answers to what they read of the stream, or of what experts_in makes of it, summed to `out`. */
+static enum err run_chosen(struct moe *m, const struct layer_weights *w, const float *x, const float *shared, float *out, u32 tokens, struct err_msg *em)
 {
 	u32 top = m->model->experts_per_token;
 	const float *down_bias = m->shard->rank == 0 ? w->expert_down_bias : NULL; /* ranks add what they have */
@@ -160,26 +174,47 @@ static enum err run_part(struct moe *m, const struct layer_weights *w, const flo
 					.factors = m->factors};
 	struct kern_moe_combine_args combine = {.out = out,
 						.x = m->down,
-						.shared = m->shared,
+						.shared = shared,
 						.shared_gate = w->shared_gate.n ? m->shared_gate : NULL,
 						.weights = m->weights,
 						.assignments = m->assignments,
 						.tokens = tokens,
 						.top = top,
-						.hidden = m->model->hidden};
+						.hidden = width_of(m->model)};
 
-	enum err e = m->shared ? run_shared(m, w, x, tokens, em) : ERR_OK;
-	if (!e)
-		e = route(m, w, routed, tokens, em);
-	if (!e && m->factors)
-		weigh_inputs(m, tokens * top);
-	if (!e)
-		e = products(m, m->gate_up, x, m->tokens_of, w->expert_gate_up, w->expert_gate_up_bias, tokens, em);
+	enum err e = products(m, m->gate_up, x, m->tokens_of, w->expert_gate_up, w->expert_gate_up_bias, tokens, em);
 	if (!e)
 		e = failed(m->ops->act_mul(m->ctx, &act), "act_mul", em);
 	if (!e)
 		e = products(m, m->down, m->activated, NULL, w->expert_down, down_bias, tokens, em);
 	return e ? e : failed(m->ops->moe_combine(m->ctx, &combine), "moe_combine", em);
+}
+
+/* Of experts that are narrower than the stream. What ranks have of their answer may be widened before it is added up. */
+static enum err run_narrow(struct moe *m, const struct layer_weights *w, const float *x, float *out, u32 tokens, struct err_msg *em)
+{
+	const float *bias = m->shard->rank == 0 ? w->experts_out_bias : NULL;
+
+	enum err e = m->shared ? run_shared(m, w, x, out, tokens, em) : ERR_OK;
+	if (!e)
+		e = product(m, m->narrow_in, x, &w->experts_in, w->experts_in_bias, tokens, em);
+	if (!e)
+		e = run_chosen(m, w, m->narrow_in, NULL, m->narrow_out, tokens, em);
+	return e ? e : product_to(m, out, m->shared != NULL, m->narrow_out, &w->experts_out, bias, tokens, em);
+}
+
+/* At most tokens_max of them. */
+static enum err run_part(struct moe *m, const struct layer_weights *w, const float *x, const float *routed, float *out, u32 tokens,
+			 struct err_msg *em)
+{
+	enum err e = route(m, w, routed, tokens, em);
+	if (!e && m->factors)
+		weigh_inputs(m, tokens * m->model->experts_per_token);
+	if (!e && m->model->experts_narrow > 0)
+		return run_narrow(m, w, x, out, tokens, em);
+	if (!e && m->shared)
+		e = run_shared(m, w, x, m->shared, tokens, em);
+	return e ? e : run_chosen(m, w, x, m->shared, out, tokens, em);
 }
 
 enum err moe_run(struct moe *m, const struct layer_weights *w, const float *x, const float *routed, float *out, u32 tokens,

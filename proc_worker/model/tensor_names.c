@@ -235,7 +235,8 @@ static enum err add_experts(struct additions *a, const struct model_config *c, u
 	char name[NAME_BYTES];
 	bool down = slot == SLOT_EXPERT_DOWN;
 	u32 first = 0, parts = down || c->arch->ungated ? 1 : 2;
-	u32 rows = down ? c->hidden : c->expert_intermediate, columns = down ? c->expert_intermediate : c->hidden;
+	const u32 width = c->experts_narrow > 0 ? c->experts_narrow : c->hidden;
+	u32 rows = down ? width : c->expert_intermediate, columns = down ? c->expert_intermediate : width;
 
 	snprintf(name, sizeof(name), "model.layers.%u.%s", layer, file);
 	const struct st_tensor *t = safetensors_find(a->st, name);

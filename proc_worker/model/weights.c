@@ -334,6 +334,8 @@ void model_weights_fini(struct model_weights *w)
 		kern_weight_fini(&w->layers[i].down);
 		kern_weight_fini(&w->layers[i].router);
 		kern_weight_fini(&w->layers[i].shared_gate);
+		kern_weight_fini(&w->layers[i].experts_in);
+		kern_weight_fini(&w->layers[i].experts_out);
 		kern_weight_fini(&w->layers[i].input_gate);
 		kern_weight_fini(&w->layers[i].input_out);
 		kern_weight_fini(&w->layers[i].altup_router);

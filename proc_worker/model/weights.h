@@ -46,10 +46,14 @@ struct layer_weights {
 	const float *router_bias;	    /* [experts] */
 	const float *choice_bias;	    /* [experts] */
 	struct kern_weight shared_gate;	    /* [1][hidden], whole on every rank, of an expert of all tokens: gate_up and down are its */
-	struct kern_weight *expert_gate_up; /* [experts] of [2 expert_intermediate][hidden] */
+	struct kern_weight *expert_gate_up; /* [experts] of [2 expert_intermediate][hidden], or of experts_narrow inputs */
 	struct kern_weight *expert_down;    /* [experts] */
 	const float *expert_gate_up_bias;   /* [experts][2 expert_intermediate] */
 	const float *expert_down_bias;	    /* [experts][hidden], whole on every rank */
+	struct kern_weight experts_in;	    /* [experts_narrow][hidden]; it and the three that follow are whole on every rank */
+	struct kern_weight experts_out;	    /* [hidden][experts_narrow] */
+	const float *experts_in_bias;	    /* [experts_narrow], or NULL */
+	const float *experts_out_bias;	    /* [hidden], or NULL */
 	/* Of experts beside an MLP; all [hidden] but the second. */
 	const float *router_norm;   /* divided by sqrt(hidden) */
 	const float *expert_scales; /* [experts] */

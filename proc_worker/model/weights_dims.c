@@ -144,6 +144,8 @@ u32 weights_dim(const struct model_config *c, enum arch_dim d)
 		return c->experts;
 	case DIM_EXPERT_INTERMEDIATE:
 		return c->expert_intermediate;
+	case DIM_EXPERT_WIDTH:
+		return c->experts_narrow > 0 ? c->experts_narrow : c->hidden;
 	case DIM_EXPERT_GATE_UP:
 		return 2 * c->expert_intermediate;
 	case DIM_SHARED_INTERMEDIATE:

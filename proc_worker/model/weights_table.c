@@ -136,6 +136,10 @@ const struct weights_slot WEIGHTS_SLOTS[SLOT_COUNT] = {
 	IN_LAYER(SLOT_EXPERT_GATE_UP_BIAS, SLOT_IS_BIAS, expert_gate_up_bias),
 	IN_LAYER(SLOT_EXPERT_DOWN, SLOT_IS_EXPERTS, expert_down),
 	IN_LAYER(SLOT_EXPERT_DOWN_BIAS, SLOT_IS_BIAS, expert_down_bias),
+	IN_LAYER(SLOT_EXPERTS_IN, SLOT_IS_MATRIX, experts_in),
+	IN_LAYER(SLOT_EXPERTS_IN_BIAS, SLOT_IS_BIAS, experts_in_bias),
+	IN_LAYER(SLOT_EXPERTS_OUT, SLOT_IS_MATRIX, experts_out),
+	IN_LAYER(SLOT_EXPERTS_OUT_BIAS, SLOT_IS_BIAS, experts_out_bias),
 	IN_LAYER(SLOT_ROUTER_NORM, SLOT_IS_NORM, router_norm),
 	IN_LAYER(SLOT_EXPERT_SCALES, SLOT_IS_BIAS, expert_scales),
 	IN_LAYER(SLOT_EXPERTS_NORM, SLOT_IS_NORM, experts_norm),
@@ -223,6 +227,16 @@ static bool has_norm(const struct model_config *c, enum arch_when when)
 	return c->norm_each == (when == WHEN_NORM_EACH);
 }
 
+/* Of layers with experts. */
+static bool has_with_experts(const struct model_config *c, enum arch_when when)
+{
+	if (when == WHEN_CHOICE_BIAS)
+		return c->choice_bias;
+	if (when == WHEN_SHARED || when == WHEN_SHARED_BIAS)
+		return c->shared_intermediate > 0 && (when == WHEN_SHARED || c->mlp_bias);
+	return c->experts_narrow > 0 && (when == WHEN_EXPERTS_IN || c->mlp_bias);
+}
+
 static bool has_tensor(const struct weights_plan *p, const struct arch_tensor *t, u32 layer)
 {
 	const u32 flags = p->config->layer_flags[layer];
@@ -241,11 +255,11 @@ static bool has_tensor(const struct weights_plan *p, const struct arch_tensor *t
 	case WHEN_EXPERTS:
 		return experts;
 	case WHEN_SHARED:
-		return experts && p->config->shared_intermediate;
 	case WHEN_SHARED_BIAS:
-		return experts && p->config->shared_intermediate && p->config->mlp_bias;
 	case WHEN_CHOICE_BIAS:
-		return experts && p->config->choice_bias;
+	case WHEN_EXPERTS_IN:
+	case WHEN_EXPERTS_IN_BIAS:
+		return experts && has_with_experts(p->config, t->when);
 	case WHEN_HEAD_NORMS:
 	case WHEN_SEQUENTIAL:
 	case WHEN_NORM_SHARED:
@@ -424,6 +438,7 @@ const struct st_tensor *model_weights_unread(const struct weights_plan *p, u32 *
 		bool by_config = t->when == WHEN_ATTENTION_BIAS || t->when == WHEN_MLP_BIAS || t->when == WHEN_HEAD_NORMS ||
 				 t->when == WHEN_LM_HEAD_BIAS || t->when == WHEN_STATE_BIAS || t->when == WHEN_CONV_BIAS || t->when == WHEN_STATE_NORM ||
 				 t->when == WHEN_CHOICE_BIAS || t->when == WHEN_POST_NORM || t->when == WHEN_SHARED_BIAS || t->when == WHEN_SEQUENTIAL ||
+				 t->when == WHEN_EXPERTS_IN || t->when == WHEN_EXPERTS_IN_BIAS ||
 				 (t->when == WHEN_SHARED && p->config->experts && !p->config->shared_intermediate);
 		bool again = i > 0 && strcmp(a->tensors[i - 1].name, t->name) == 0; /* parts of one tensor */
 		for (u32 layer = 0; by_config && !again && layer < p->config->layers; layer++) { /* layers of a kind: the first may have none */

@@ -42,7 +42,7 @@ NOT_HELD = {
     "mamba2/steps": "time_step_limit", "falcon_mamba/mixer-eps": "the epsilon of norms of step, key and query",
     "phi/act-gelu": "the activation", "phi/act-relu": "the activation", "phi/dynamic": "rotations that follow the length",
     "nemotron_h/silu": "the activation", "nemotron_h/experts-saved": "experts that no layer has", "nemotron_h/head-dim-missing": "a default",
-    **dict.fromkeys(("nemotron_h/experts-last", "nemotron_h/experts-biases", "nemotron_h/odd"), "experts, and MLPs of another width"),
+    **dict.fromkeys(("nemotron_h/experts-last", "nemotron_h/experts-biases", "nemotron_h/experts-narrow-biases", "nemotron_h/odd"), "experts, and MLPs of another width"),
 }
 
 

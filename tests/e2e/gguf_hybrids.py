@@ -26,7 +26,7 @@ GRANITE = {**{"mamba." + k: v for k, v in SCAN.items()}, "block_sparse_moe.route
 BLOCKS = {**{"mixer." + k: v for k, v in SCAN.items()}, "norm": "attn_norm", "mixer.q_proj": "attn_q", "mixer.k_proj": "attn_k",
           "mixer.v_proj": "attn_v", "mixer.o_proj": "attn_output", "mixer.up_proj": "ffn_up", "mixer.down_proj": "ffn_down",
           "mixer.gate": "ffn_gate_inp", "mixer.gate.e_score_correction_bias": "exp_probs_b", "mixer.shared_experts.up_proj": "ffn_up_shexp",
-          "mixer.shared_experts.down_proj": "ffn_down_shexp"}
+          "mixer.shared_experts.down_proj": "ffn_down_shexp", "mixer.fc1_latent_proj": "ffn_latent_down", "mixer.fc2_latent_proj": "ffn_latent_up"}
 STEPS = {"in_proj": "ssm_in", "conv1d": "ssm_conv1d", "x_proj": "ssm_x", "dt_proj": "ssm_dt", "A_log": "ssm_a", "D": "ssm_d", "out_proj": "ssm_out"}
 JAMBA = {**{"mamba." + k: v for k, v in STEPS.items()}, "mamba.dt_layernorm": "ssm_dt_norm", "mamba.b_layernorm": "ssm_b_norm",
          "mamba.c_layernorm": "ssm_c_norm", "pre_ff_layernorm": "ffn_norm", "feed_forward.gate_proj": "ffn_gate", "feed_forward.up_proj": "ffn_up",
@@ -210,4 +210,6 @@ def values(config, arch):
     v["feed_forward_length"] = [width if t in "-E" else 0 for t in types]
     if arch == "nemotron_h_moe":
         v["expert_shared_feed_forward_length"] = config["moe_shared_expert_intermediate_size"]
+        if config.get("moe_latent_size"):
+            v["moe_latent_size"] = config["moe_latent_size"]
     return v

@@ -321,7 +321,7 @@ glm4_moe_lite/listed minicpm3/none minicpm3/longrope
 gemma3n_text/none gemma3n_text/streams-3-active gemma3n_text/odd gemma3n_text/save-whole-new
 gemma4_text/none gemma4_text/untied gemma4_text/values gemma4_text/by-layer gemma4_text/odd gemma4_text/rope-half gemma4_text/small gemma4_text/small-keys
 lfm2/old lfm2/bias lfm2/odd lfm2_moe/odd qwen3_5_text/none qwen3_5_text/odd qwen3_5_text/save-whole qwen3_5_moe_text/none qwen3_next/odd
-granite_mamba/experts granite_mamba/odd bamba/none falcon_h1/none falcon_h1/odd olmo_hybrid/none olmo_hybrid/odd nemotron_h/mlps-last nemotron_h/odd
+granite_mamba/experts granite_mamba/odd bamba/none falcon_h1/none falcon_h1/odd olmo_hybrid/none olmo_hybrid/odd nemotron_h/mlps-last nemotron_h/experts-narrow nemotron_h/odd
 jamba/none jamba/odd mamba/none falcon_mamba/odd mamba2/none mamba2/odd
 kimi_linear/layer-types kimi_linear/odd hyperclovax/none hyperclovax/no-post-norm sarvam_moe/none sarvam_moe/odd
 gemma4_text/small-odd gemma4_text/mixture gemma4_text/mixture-small gemma4_text/save-whole-new

@@ -258,6 +258,9 @@ def nemotron():
     yield "experts-last", {**NEMOTRON_MOE, **pattern("M*-EE")}
     yield "experts-groups", {**NEMOTRON_MOE, "n_group": 4, "topk_group": 2, "norm_topk_prob": False}
     yield "experts-biases", {**NEMOTRON_MOE, **pattern("M-E*E"), "mlp_bias": True}
+    yield "experts-narrow", {**NEMOTRON_MOE, "moe_latent_size": 24, "num_nextn_predict_layers": 1, "moe_shared_expert_overlap": False}
+    yield "experts-narrow-biases", {**NEMOTRON_MOE, **pattern("EM-*E"), "moe_latent_size": 14, "mlp_bias": True}
+    yield "experts-wide", {**NEMOTRON_MOE, "moe_latent_size": 52}
     yield "experts-saved", {**NEMOTRON_MOE, **pattern("M-M*-M-")}
     yield "biases", {"use_bias": True, "mamba_proj_bias": True, "mlp_bias": True}
     yield "no-conv-bias", {"use_conv_bias": False}
@@ -270,7 +273,7 @@ def nemotron():
     yield "mqa", {"num_key_value_heads": 1}
     yield "odd", {**NEMOTRON_MOE, **pattern("M-*EM-E"), "hidden_size": 60, "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 18,
                   "intermediate_size": 69, "vocab_size": 97, "mamba_num_heads": 12, "mamba_head_dim": 7, "n_groups": 3, "ssm_state_size": 11,
-                  "moe_intermediate_size": 21, "moe_shared_expert_intermediate_size": 27, "mlp_bias": True}
+                  "moe_intermediate_size": 21, "moe_shared_expert_intermediate_size": 27, "mlp_bias": True, "moe_latent_size": 33}
 
 
 def jamba():

@@ -282,7 +282,7 @@ Test(config_recurrent, layers_of_nemotron_are_one_block)
 	cr_assert(r->kind == RECURRENT_SCAN && r->heads == 6 && r->value_dim == 20 && r->key_dim == 9 && r->key_heads == 2 && r->taps == 3);
 	cr_assert(r->bias && !r->conv_bias && r->step_max == 0 && r->gate_eps == 1e-4f && c.norm_eps == 1e-4f && c.mlp_bias && !c.attention_bias);
 	cr_assert(c.activation == KERN_RELU_SQUARED && c.experts == 8 && c.expert_intermediate == 20 && c.shared_intermediate == 28 && c.intermediate == 90);
-	cr_assert(c.router.sigmoid && c.router.scale == 2.5f && c.normalize_experts && c.router.groups == 1);
+	cr_assert(c.router.sigmoid && c.router.scale == 2.5f && c.normalize_experts && c.router.groups == 1 && c.experts_narrow == 0);
 	good(NEMOTRON, TYPES("mlp", "mamba", "linear_attention", "attention") ", \"moe_latent_size\": null, \"mlp_hidden_act\": \"silu\", \"n_routed_experts\": 8");
 	cr_assert(layers_with(LAYER_RECURRENT) == 6 && layers_with(LAYER_NO_MIXER) == 1 && c.own_kv_layers == 4 && c.experts == 0 && !c.shared_intermediate);
 	cr_assert(r->heads == 128 && r->value_dim == 64 && r->key_dim == 128 && r->key_heads == 8 && c.activation == KERN_SILU && c.norm_eps == 1e-5f);
@@ -306,7 +306,8 @@ Test(config_recurrent, what_nemotron_says_of_its_layers_is_checked)
 	refused(NEMOTRON, FULL_BLOCKS ", \"norm_eps\": 1e-6, \"layer_norm_epsilon\": 1e-5", ERR_INVALID, "\"norm_eps\" and \"rms_norm_eps\" say the same");
 	refused(NEMOTRON, FULL_BLOCKS ", \"mamba_hidden_act\": \"gelu\"", ERR_UNSUPPORTED, "\"mamba_hidden_act\" is 'gelu'; of a " NEMOTRON " it must be silu");
 	refused(NEMOTRON, FULL_BLOCKS ", \"n_shared_experts\": 2", ERR_UNSUPPORTED, "\"n_shared_experts\" is 2; of a " NEMOTRON " it must be 1");
-	refused(NEMOTRON, FULL_BLOCKS ", \"moe_latent_size\": 16", ERR_UNSUPPORTED, "\"moe_latent_size\" is set, which is not supported for " NEMOTRON);
+	refused(NEMOTRON, FULL_BLOCKS ", \"moe_latent_size\": -16", ERR_FORMAT, "\"moe_latent_size\"");
+	refused("NemotronForCausalLM", "\"norm_eps\": 1e-5, \"moe_latent_size\": 16", ERR_UNSUPPORTED, "\"moe_latent_size\" is set, which is not supported for");
 	refused(NEMOTRON, FULL_BLOCKS ", \"tie_word_embeddings\": true", ERR_UNSUPPORTED, "\"tie_word_embeddings\" must be false for " NEMOTRON);
 	refused(NEMOTRON, FULL_BLOCKS ", \"attention_bias\": true", ERR_UNSUPPORTED, "\"attention_bias\" is set");
 	refused(NEMOTRON, BLOCKS ", " MAMBA_NAMES, ERR_FORMAT, "\"num_experts\" is missing; it must be an integer from 1 to 4096 (the field \"n_routed_experts\"");

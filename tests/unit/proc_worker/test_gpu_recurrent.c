@@ -299,6 +299,10 @@ Test(gpu_recurrent, what_the_kernels_cannot_is_refused_by_name, .timeout = 120)
 	expect_refusal(&bad, ERR_UNSUPPORTED, "devices do not compute a Qwen3_5ForCausalLM, no layer of which is of attention: use --device cpu");
 	m.arch = run.model.arch;
 	m.recurrent.kind = RECURRENT_DELTA;
+	m.experts_narrow = 24;
+	expect_refusal(&bad, ERR_UNSUPPORTED,
+		       "devices do not compute the experts of this Qwen3_5ForCausalLM, which read another width than the stream has (moe_latent_size): use --device cpu");
+	m.experts_narrow = 0;
 	expect_refusal(&bad, ERR_UNSUPPORTED, "the number of experts is 512; the device's kernels take 256 at most: use --device cpu");
 	close_model();
 }
