@@ -30,12 +30,13 @@ static u32 rows_a_task(u32 group, u32 limit)
 	return group < limit ? limit / group * group : group;
 }
 
-/* How many times the query heads that are computed side by side a task has, at most. */
+/* How many times the query heads that are computed side by side so many are, at most. */
 static u32 tiles_of(u32 rows)
 {
 	return kern_ceil(rows, ATTENTION_ROWS_LEAST);
 }
 
+/* The same of a task's. */
 static u32 tiles_a_task(u32 group)
 {
 	return tiles_of(rows_a_task(group, ATTENTION_TASK_ROWS));

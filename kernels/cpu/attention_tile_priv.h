@@ -42,9 +42,9 @@ enum {
 	/* Rows computed side by side of a cache of floats. With 16 registers 6 rows times 2 vectors are the most sums that leave
 	 * room for what is multiplied, and enough to hide that one takes 4 or 5 cycles. */
 	TILE_ROWS = VEC_LANES == 16 ? ATTENTION_ROWS : ATTENTION_ROWS_LEAST,
-	TASK_ROWS = 48, /* of a task, */
-	TASK_ROWS_MANY = ATTENTION_TILES ? ATTENTION_TASK_ROWS : TASK_ROWS, /* where a thread has TASKS_MANY of so many: tiles lace values once for all */
-	TASKS_MANY = 16,
+	TASK_ROWS = 48, /* of a task */
+	TASK_ROWS_MANY = ATTENTION_TILES ? ATTENTION_TASK_ROWS : TASK_ROWS, /* of one for which values are laced, once for all its rows, */
+	TASKS_MANY = 16, /* where the batch has as many such tasks for every thread */
 	TASK_ROWS_FEW = VEC_LANES == 16 ? 32 : 24, /* of a task, where those of TASK_ROWS would be few for the threads */
 	CHUNK = 64, /* keys whose values are summed before the next dimensions: they stay in the L1 cache */
 	TILE_DIMS = 32, /* of a matrix tile: as many values of bfloat16 are a row of inputs, or a pair of them a row of keys */

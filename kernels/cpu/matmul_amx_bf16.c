@@ -150,10 +150,16 @@ struct asking {
 	size_t ordered, each;
 };
 
+/* At most `bytes` of what is left of a piece's. The last line may end behind these. */
+static ALWAYS_INLINE void ask_bytes(struct asking *a, size_t bytes)
+{
+	const size_t rest = a->at < a->end ? (size_t)(a->end - a->at) : 0;
+	a->at = amx_ask_in_order(a->at, rest < bytes ? rest : bytes, a->block, a->ordered);
+}
+
 static ALWAYS_INLINE void ask_part(struct asking *a)
 {
-	const size_t rest = (size_t)(a->end - a->at);
-	a->at = amx_ask_in_order(a->at, rest < a->each ? rest : a->each, a->block, a->ordered);
+	ask_bytes(a, a->each);
 }
 
 /* As add_piece, of weights that stay, while inputs go by. All loads come first, so that none waits behind what is asked for. */
@@ -303,7 +309,7 @@ static void tile_many(const struct blocked_tile *t, u32 rows)
 			add_first(&before, &begins, upper, x, lower, piece);
 		else
 			add_many(x, lower, piece, &ask);
-		amx_ask_in_order(ask.at, (size_t)(ask.end - ask.at), ask.block, ask.ordered);
+		ask_bytes(&ask, asked);
 		ask.at = ask.end;
 		due += acts;
 		if (acted < t->acts.rows && (due >= acted + ACTED_AT_ONCE || u + AMX_UNITS >= units)) {

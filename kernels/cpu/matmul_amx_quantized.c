@@ -2,7 +2,8 @@
  * cpu/matmul_quantized_avx2.c, to the bit.
  *
  * A group's sums of whole numbers take a tile 16 cycles for 64 values of k; making floats of them and adding these to the others takes vectors as
- * long. So the two alternate: while tiles sum one group, vectors join the one before, a few rows behind every product.
+ * long. So the two alternate: while tiles sum one group, vectors join the one before, a few rows behind every product but the first two, beside
+ * which its sums are stored.
  *
  * Inputs of a tile of R rows lie by groups: the rows' scales, R floats, -128 times their sums, R i32, and bytes [width / 64][R][64]. */
 #include "kernels/cpu/amx_priv.h"

@@ -402,7 +402,8 @@ static void run_piece(const struct blocked_job *j, u32 block, u32 panel, u32 cou
 			const struct place at = {panel + p, b}, ahead = place_ahead(j, at, panel, count);
 			struct blocked_tile t = of_block;
 			plan_prefetch(j, ahead, &t, r.tiles);
-			/* Without other blocks of k none are kept longer than until a gate has its up: the less memory, the better. */
+			/* Without other blocks of k none are kept longer than until a gate has its up, and its activation is made: the less
+			 * memory, the better. */
 			float *sums = (float *)(void *)lane + (size_t)(j->k_blocks > 1 ? p : p % kept) * r.count * KERN_PANEL;
 			t.weights = weights_at(j, panel_at(j, at.panel), b);
 			if (kernel->unpack) {
