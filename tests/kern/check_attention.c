@@ -493,6 +493,18 @@ static void attention_of_many_heads(struct check *c, u32 target)
 	}
 }
 
+/* Prompts of so many rows that tiles (AMX) have tasks of twice as many, over two segments, and where keys are gathered, beside what segments leave;
+ * others have tasks of one size. */
+static void attention_of_many_rows(struct check *c, u32 target)
+{
+	static const u32 rows[][2] = {{1090, 150}, {70, 70}, {300, 1}}, heads[][2] = {{16, 2}, {15, 3}};
+	for (u32 i = 0; i < COUNT_OF(heads) && strncmp(c->targets[target].ops.attention_variant, "amx", 3) == 0; i++) {
+		struct attention_case m = {heads[i][0], heads[i][1], i % 2 ? 64 : 32, i % 2 ? 16 : 8, rows, COUNT_OF(rows), KERN_BF16, false, i % 2 ? 90 : 0, 0};
+		m.sinks = i % 2;
+		attention_case(c, target, &m);
+	}
+}
+
 /* Windows that are chunks: of a few keys, one that ends inside a part, and one that is longer than a segment. */
 static void attention_of_chunks(struct check *c, u32 target)
 {
@@ -620,8 +632,10 @@ static void block_copy_case(struct check *c, u32 target, enum kern_dtype type)
 void check_attention(struct check *c)
 {
 	for (u32 i = 0; i < c->target_count; i++) {
-		if (CHECK_DISTINCT(c, i, attention))
+		if (CHECK_DISTINCT(c, i, attention)) {
 			attention_cases(c, i);
+			attention_of_many_rows(c, i);
+		}
 		for (u32 t = 0; t < CHECK_KV_TYPES && CHECK_DISTINCT(c, i, block_copy); t++)
 			block_copy_case(c, i, check_kv_types[t]);
 	}
