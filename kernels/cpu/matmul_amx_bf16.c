@@ -224,11 +224,11 @@ static struct begins begin_many(const struct blocked_tile *t, u32 rows, float ga
 	struct blocked_tile one = *t;
 	if (t->first && !t->accumulate && !t->bias)
 		return (struct begins){0};
-	if (!t->first && rows == t->most_rows)
-		return (struct begins){t->sums, KERN_PANEL * sizeof(float)};
-	if (t->first && !t->bias && lies_whole(t, rows))
+	if (!t->first)
+		return (struct begins){t->sums, KERN_PANEL * sizeof(float)}; /* a row less may be there: others' sums follow, or the lane's memory */
+	if (!t->bias && lies_whole(t, rows))
 		return (struct begins){t->out, t->out_stride * sizeof(float)};
-	for (u32 r = 0; r < rows; r++, one.sums += KERN_PANEL, one.out += t->out_stride) {
+	for (u32 r = 0; r < rows; r++, one.out += t->out_stride) {
 		vec row[1][VECS];
 		sums_begin(&one, 1, row);
 		vec_store(gathered[r], row[0][0]);
