@@ -633,11 +633,27 @@ static ALWAYS_INLINE void vec_exp2_beside(vec *x, const u32 count)
 	STEP_ENDS(x, count);
 }
 
-/* cap * tanh(x / cap), to some 2e-7 of the cap: tanh(y) = 1 - 2 / (e^2y + 1). */
+/* Where |x| < bound a, else b. */
+static ALWAYS_INLINE vec vec_select_small(vec x, float bound, vec a, vec b)
+{
+#if VEC_LANES == 16
+	return _mm512_mask_mov_ps(b, _mm512_cmp_ps_mask(_mm512_abs_ps(x), vec_set1(bound), _CMP_LT_OQ), a);
+#else
+	const vec size = _mm256_andnot_ps(vec_set1(-0.0f), x);
+	return _mm256_blendv_ps(b, a, _mm256_cmp_ps(size, vec_set1(bound), _CMP_LT_OQ));
+#endif
+}
+
+/* cap * tanh(x / cap), to some 1e-6 of it: tanh(y) = 1 - 2 / (e^2y + 1), or where that takes 1 from about 1, far below the cap, the first terms of
+ * its series. */
 static ALWAYS_INLINE vec vec_soft_cap(vec x, float cap)
 {
-	vec e = vec_exp(vec_min(vec_mul(x, vec_set1(2 / cap)), vec_set1(40)));
-	return vec_mul(vec_sub(vec_set1(1), vec_div(vec_set1(2), vec_add(e, vec_set1(1)))), vec_set1(cap));
+	const vec twice = vec_mul(x, vec_set1(2 / cap)), e = vec_exp(vec_min(twice, vec_set1(40))), square = vec_mul(twice, twice);
+	const vec large = vec_mul(vec_sub(vec_set1(1), vec_div(vec_set1(2), vec_add(e, vec_set1(1)))), vec_set1(cap));
+	vec p = vec_fma(vec_set1(62 / 2835.0f / 256), square, vec_set1(-17 / 315.0f / 64));
+	p = vec_fma(p, square, vec_set1(2 / 15.0f / 16));
+	p = vec_fma(p, square, vec_set1(-1 / 3.0f / 4));
+	return vec_select_small(twice, 0.5f, vec_fma(vec_mul(p, square), x, x), large);
 }
 #endif
 
