@@ -52,6 +52,7 @@ struct kern_conv_args {
  * `out` may be v. Sums over i are in float (the reference's in double), in an order of the variant's own, but a row's bits depend on that row alone, not
  * on how its tokens are spread over calls. S is rounded to float with every token. */
 enum { KERN_RECURRENT_DIM_MAX = 512 }; /* of key_dim */
+#define KERN_RATE_LOG_MAX 88.0f	       /* of rate_log: its exponential is a float */
 enum kern_recurrence { KERN_DELTA, KERN_SCAN, KERN_KDA }; /* devices: not the last */
 struct kern_recurrent_args {
 	float *out;			  /* [T][stride], as all of them: heads * value_dim values of a token */

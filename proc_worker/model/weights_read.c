@@ -367,6 +367,13 @@ static enum err make_rates(const struct st_tensor *st, float *out, u32 count, st
 	return ERR_OK;
 }
 
+/* Rates are floats when they are used. Of a step that is not 0 nothing is kept at the largest one, as at infinity, and at a step of 0 all is. */
+static void bound_rates(float *out, u32 count)
+{
+	for (u32 i = 0; i < count; i++)
+		out[i] = fminf(out[i], KERN_RATE_LOG_MAX);
+}
+
 /* Of states whose values each decay by themselves, what is held: not the logarithm. */
 static enum err expand_rates(const struct weights_plan *p, const struct st_tensor *st, float *out, u32 count, struct err_msg *em)
 {
@@ -451,7 +458,9 @@ enum err weights_read_vector(struct weights_reader *r, enum weight_slot slot, u3
 		enum err e = ERR_OK;
 		if (slot == SLOT_RATE_LOG && quant_config_has(&p->config->quant, QUANT_GGUF))
 			e = make_rates(st, out + before, done - before, em);
-		else if (slot == SLOT_RATES) /* one tensor, of which columns have become rows */
+		if (!e && slot == SLOT_RATE_LOG)
+			bound_rates(out + before, done - before);
+		else if (!e && slot == SLOT_RATES) /* one tensor, of which columns have become rows */
 			e = expand_rates(p, st, out, rows.count * weights_dim(p->config, a->tensors[i].columns), em);
 		if (e)
 			return e;

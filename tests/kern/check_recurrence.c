@@ -163,7 +163,7 @@ static u32 decays(const struct kern_recurrent_args *a)
 /* Now and then steps near 0 and far above, keys of zeros, and keys and queries that are large. */
 static void unusual(struct check *c, const struct kern_recurrent_args *a, const struct check_rows *r, float *in)
 {
-	static const float steps[] = {-90, -25, 19, 60};
+	static const float steps[] = {-110, -25, 19, 60}; /* the first is none even at the largest rate */
 	for (u32 t = 0; t < r->tokens; t++) {
 		float *decay = in + (a->decay - in) + (size_t)t * a->stride, *k = in + (a->k - in) + (size_t)t * a->stride;
 		const u32 kind = check_random(c, 8);
@@ -195,7 +195,7 @@ static void recurrence_case(struct check *c, u32 target, const struct recurrence
 	a.step_min = s->limits ? 0.01f : 0;
 	a.step_max = s->limits ? 0.7f : 0;
 	for (u32 h = 0; h < s->heads; h++)
-		rates[h] *= 3;
+		rates[h] = check_random(c, 8) == 0 ? KERN_RATE_LOG_MAX : rates[h] * 3;
 	unusual(c, &a, &r, in);
 	static const char *const kinds[] = {[KERN_DELTA] = "delta", [KERN_SCAN] = "scan", [KERN_KDA] = "kda"};
 	const char *problem = runs(c, target, &a, &r, in);

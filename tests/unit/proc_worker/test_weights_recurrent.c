@@ -249,6 +249,28 @@ static void check_scan(const struct layer_weights *w, const char *at_name)
 #undef NAMED
 }
 
+/* What e to the power of it is no float any more: a step keeps nothing then, which it does as well at the largest rate that is one. */
+Test(weights_recurrent, rates_that_no_float_holds_are_the_largest_that_one_does)
+{
+	static const float learned[8] = {0, 1, 2, 3, 87, 88, 89, 1e30f};
+	static const char *const texts[] = {QWEN(""), GRANITE, MAMBA2}, *const names[] = {"linear_attn", "mamba", "mixer"};
+	char name[64];
+
+	for (size_t m = 0; m < COUNT_OF(texts); m++) {
+		cr_assert_eq(load(texts[m], KERN_F32), ERR_OK, "%s", em.text);
+		snprintf(name, sizeof(name), "model.layers.0.%s.A_log", names[m]);
+		struct st_tensor *t = (struct st_tensor *)(uintptr_t)safetensors_find(l.st, name);
+		model_weights_fini(&l.weights);
+		t->data = learned;
+		t->dtype = KERN_F32;
+		t->bytes = sizeof(learned);
+		cr_assert_eq(model_weights_load(&l.weights, &l.plan, &em), ERR_OK, "%s", em.text);
+		for (u32 i = 0; i < 4; i++) /* this rank's heads */
+			cr_expect_eq(l.weights.layers[0].rate_log[i], i == 0 ? 87 : KERN_RATE_LOG_MAX, "%s: %u", name, i);
+		unload();
+	}
+}
+
 Test(weights_recurrent, parts_of_mamba_2_are_in_our_order)
 {
 	cr_assert_eq(load(GRANITE, KERN_F32), ERR_OK, "%s", em.text);
