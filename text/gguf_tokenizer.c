@@ -9,6 +9,8 @@
 #include "text/gguf_priv.h"
 
 #define TOKENS "tokenizer.ggml.tokens"
+#define TYPES  "tokenizer.ggml.token_type"
+#define SCORES "tokenizer.ggml.scores"
 
 enum { TOKENS_MAX = 1 << 24 };
 
@@ -62,7 +64,7 @@ u32 gguf_end_ids(const struct gguf *g, u32 *ids, u32 room)
 		if (gguf_token_of(g, keys[i], &id, &t))
 			count = add_end(ids, count, room, id);
 	for (u64 i = 0; i < tokens; i++)
-		if (gguf_array_int(g, "tokenizer.ggml.token_type", i, &type) && type == PIECE_CONTROL &&
+		if (gguf_array_int(g, TYPES, i, &type) && type == PIECE_CONTROL &&
 		    gguf_array_string(g, TOKENS, i, &t.text, &t.bytes) && ends_turn(t))
 			count = add_end(ids, count, room, (i64)i);
 	return count;
@@ -75,6 +77,20 @@ static bool may_be_type(i64 type)
 	return type >= PIECE_NORMAL && type <= PIECE_BYTE_VALUE;
 }
 
+/* What files say of every token, if they say it: an array of as many numbers. */
+static enum err check_numbers(const struct gguf *g, u64 tokens, struct err_msg *em)
+{
+	u64 types = 0, scores = 0;
+	double score;
+	i64 type;
+
+	if (gguf_has(g, TYPES) && (!gguf_array(g, TYPES, &types) || types != tokens || !gguf_array_int(g, TYPES, 0, &type)))
+		return err_set(em, ERR_FORMAT, TYPES " must be an array of %llu integers, one for each token", (unsigned long long)tokens);
+	if (gguf_has(g, SCORES) && (!gguf_array(g, SCORES, &scores) || scores != tokens || !gguf_array_float(g, SCORES, 0, &score)))
+		return err_set(em, ERR_FORMAT, SCORES " must be an array of %llu numbers, one for each token", (unsigned long long)tokens);
+	return ERR_OK;
+}
+
 static enum err read_pieces(struct convert_pieces *m, const struct gguf *g, struct err_msg *em)
 {
 	u64 count = token_count(g);
@@ -82,6 +98,9 @@ static enum err read_pieces(struct convert_pieces *m, const struct gguf *g, stru
 
 	if (count == 0 || count > TOKENS_MAX)
 		return err_set(em, ERR_FORMAT, TOKENS " holds %llu tokens; it must hold 1 to %d", (unsigned long long)count, TOKENS_MAX);
+	enum err e = check_numbers(g, count, em);
+	if (e != ERR_OK)
+		return e;
 	m->pieces = calloc((size_t)count, sizeof(*m->pieces));
 	if (m->pieces == NULL)
 		return err_set(em, ERR_NO_MEMORY, "out of memory for %llu tokens", (unsigned long long)count);
@@ -91,10 +110,10 @@ static enum err read_pieces(struct convert_pieces *m, const struct gguf *g, stru
 		if (!gguf_array_string(g, TOKENS, i, &p->text, &p->bytes) || !utf8_valid(p->text, p->bytes) ||
 		    memchr(p->text, '\0', p->bytes) != NULL)
 			return err_set(em, ERR_FORMAT, TOKENS "[%llu] must be a text in UTF-8 without a NUL", (unsigned long long)i);
-		if (gguf_array_int(g, "tokenizer.ggml.token_type", i, &type) && !may_be_type(type))
-			return err_set(em, ERR_UNSUPPORTED, "tokenizer.ggml.token_type[%llu] is %lld; it must be %d to %d", (unsigned long long)i,
+		if (gguf_array_int(g, TYPES, i, &type) && !may_be_type(type))
+			return err_set(em, ERR_UNSUPPORTED, TYPES "[%llu] is %lld; it must be %d to %d", (unsigned long long)i,
 				       (long long)type, PIECE_NORMAL, PIECE_BYTE_VALUE);
-		if (gguf_array_float(g, "tokenizer.ggml.scores", i, &score))
+		if (gguf_array_float(g, SCORES, i, &score))
 			p->score = (float)score;
 		p->type = (u32)type;
 		m->byte_fallback = m->byte_fallback || type == PIECE_BYTE_VALUE;

@@ -445,6 +445,13 @@ def test_windows_that_have_no_size_are_refused(arch, pattern, said, tmp_path, ca
     ({"tokenizer.ggml.pre": None}, "tokenizer.ggml.pre is missing"),
     ({"tokenizer.ggml.merges": ["ab"]}, "tokenizer.ggml.merges[0] must be two pieces with a space between"),
     ({"tokenizer.ggml.tokens": None}, "tokenizer.ggml.tokens holds 0 tokens"),
+    ({"tokenizer.ggml.token_type": 1}, "tokenizer.ggml.token_type must be an array of 8 integers, one for each token"),
+    ({"tokenizer.ggml.token_type": [1] * 7}, "tokenizer.ggml.token_type must be an array of 8 integers, one for each token"),
+    ({"tokenizer.ggml.token_type": [1.0] * 8}, "tokenizer.ggml.token_type must be an array of 8 integers, one for each token"),
+    ({"tokenizer.ggml.token_type": ["1"] * 8}, "tokenizer.ggml.token_type must be an array of 8 integers, one for each token"),
+    ({"tokenizer.ggml.token_type": [1] * 7 + [7]}, "tokenizer.ggml.token_type[7] is 7; it must be 1 to 6"),
+    ({"tokenizer.ggml.scores": [0.5] * 7}, "tokenizer.ggml.scores must be an array of 8 numbers, one for each token"),
+    ({"tokenizer.ggml.scores": "0"}, "tokenizer.ggml.scores must be an array of 8 numbers, one for each token"),
     ({"tokenizer.ggml.eos_token_id": 8}, "tokenizer.ggml.eos_token_id is 8, but there are only 8 tokens"),
 ], ids=lambda x: "" if isinstance(x, str) else next(iter(x)))
 def test_what_is_not_understood_is_refused_by_name(change, said, tmp_path, cache):
