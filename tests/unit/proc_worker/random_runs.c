@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "tests/unit/proc_worker/driver.h"
-#include "tests/unit/proc_worker/random_model.h"
 
 enum { PROMPTS = 5, PROMPT_MAX = 60, OUTPUTS = 20 };
 
@@ -134,6 +133,20 @@ void random_runs_check_caches(const char *text, const double allowed[RANDOM_RUNS
 		cr_expect(off <= allowed[t] && (t == 0 || off > 0), "cache %u: logits are off by %g in the mean", t, off);
 	}
 	random_model_remove(&r.model);
+}
+
+struct runner_config random_runs_config(const struct random_model *model, enum option_dtype dtype, enum option_quantization quantization)
+{
+	return (struct runner_config){.model_dir = model->dir,
+				      .ranks = 1,
+				      .threads = 1,
+				      .caps = kern_caps_detect(),
+				      .dtype = dtype,
+				      .quantization = quantization,
+				      .kv_dtype = OPTION_KV_DTYPE_BFLOAT16,
+				      .limits = {.rows_max = 4, .tokens_max = 16, .block_size = 16},
+				      .kv_cache_memory = 1 << 20,
+				      .memory_utilization = 0.5};
 }
 
 void random_runs_check_no_adapters(const char *text, const char *words)

@@ -43,20 +43,6 @@ Test(gemma3n, caches_of_fewer_bits_lose_little, .timeout = 60)
 		random_runs_check_caches(texts[m], allowed);
 }
 
-static struct runner_config runner_config_for(enum option_dtype dtype, enum option_quantization quantization)
-{
-	return (struct runner_config){.model_dir = model.dir,
-				      .ranks = 1,
-				      .threads = 1,
-				      .caps = kern_caps_detect(),
-				      .dtype = dtype,
-				      .quantization = quantization,
-				      .kv_dtype = OPTION_KV_DTYPE_BFLOAT16,
-				      .limits = {.rows_max = 4, .tokens_max = 16, .block_size = 16},
-				      .kv_cache_memory = 1 << 20,
-				      .memory_utilization = 0.5};
-}
-
 Test(gemma3n, blocks_have_nothing_of_layers_that_read_those_of_others, .timeout = 60)
 {
 	static const u64 layers[] = {3, 6};
@@ -65,7 +51,7 @@ Test(gemma3n, blocks_have_nothing_of_layers_that_read_those_of_others, .timeout 
 		struct err_msg em;
 		struct runner *r;
 		random_model_write(&model, texts[m], 5);
-		const struct runner_config c = runner_config_for(OPTION_DTYPE_BFLOAT16, OPTION_QUANTIZATION_AUTO);
+		const struct runner_config c = random_runs_config(&model, OPTION_DTYPE_BFLOAT16, OPTION_QUANTIZATION_AUTO);
 		cr_assert_eq(runner_create(&r, &c, &em), ERR_OK, "%s", em.text);
 		cr_expect_eq(r->kv_block_bytes, 2 * 2 * 16 * layers[m] * 2 * 12, "model %u: %llu", m, (unsigned long long)r->kv_block_bytes);
 		runner_destroy(&r);
@@ -81,7 +67,7 @@ Test(gemma3n, routers_of_streams_keep_their_digits_where_other_weights_do_not, .
 		struct err_msg em;
 		struct runner *r;
 		random_model_write(&model, texts[0], 5);
-		const struct runner_config c = runner_config_for(OPTION_DTYPE_BFLOAT16, kinds[k]);
+		const struct runner_config c = random_runs_config(&model, OPTION_DTYPE_BFLOAT16, kinds[k]);
 		cr_assert_eq(runner_create(&r, &c, &em), ERR_OK, "%s", em.text);
 		cr_expect_eq(r->weights.layers[0].altup_router.dtype, KERN_BF16);
 		cr_expect_neq(r->weights.layers[0].laurel_left.dtype, KERN_BF16);

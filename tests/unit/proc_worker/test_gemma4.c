@@ -35,20 +35,6 @@ Test(gemma4, caches_of_fewer_bits_lose_little, .timeout = 60)
 		random_runs_check_caches(texts[m], allowed);
 }
 
-static struct runner_config runner_config_for(enum option_dtype dtype, enum option_quantization quantization)
-{
-	return (struct runner_config){.model_dir = model.dir,
-				      .ranks = 1,
-				      .threads = 1,
-				      .caps = kern_caps_detect(),
-				      .dtype = dtype,
-				      .quantization = quantization,
-				      .kv_dtype = OPTION_KV_DTYPE_BFLOAT16,
-				      .limits = {.rows_max = 4, .tokens_max = 16, .block_size = 16},
-				      .kv_cache_memory = 1 << 20,
-				      .memory_utilization = 0.5};
-}
-
 Test(gemma4, blocks_have_what_every_layer_needs_and_no_more, .timeout = 60)
 {
 	/* Of a block in bfloat16 K and V: 4 layers of 2 heads of 12, 3 of 1 or 2 heads of 24; of those that share none. */
@@ -58,7 +44,7 @@ Test(gemma4, blocks_have_what_every_layer_needs_and_no_more, .timeout = 60)
 		struct err_msg em;
 		struct runner *r;
 		random_model_write(&model, texts[m], 5);
-		const struct runner_config c = runner_config_for(OPTION_DTYPE_BFLOAT16, OPTION_QUANTIZATION_AUTO);
+		const struct runner_config c = random_runs_config(&model, OPTION_DTYPE_BFLOAT16, OPTION_QUANTIZATION_AUTO);
 		cr_assert_eq(runner_create(&r, &c, &em), ERR_OK, "%s", em.text);
 		cr_expect_eq(r->kv_block_bytes, 2 * 2 * 16 * wanted[m], "model %u: %llu", m, (unsigned long long)r->kv_block_bytes);
 		cr_expect_eq(r->block_count, (1 << 20) / r->kv_block_bytes);
@@ -76,7 +62,7 @@ Test(gemma4, weights_of_fewer_bits_load, .timeout = 60)
 		for (u32 k = 0; k < COUNT_OF(kinds); k++) {
 			struct err_msg em;
 			struct runner *r;
-			const struct runner_config c = runner_config_for(OPTION_DTYPE_BFLOAT16, kinds[k]);
+			const struct runner_config c = random_runs_config(&model, OPTION_DTYPE_BFLOAT16, kinds[k]);
 			cr_assert_eq(runner_create(&r, &c, &em), ERR_OK, "%s", em.text);
 			runner_destroy(&r);
 		}
