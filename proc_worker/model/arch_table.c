@@ -382,6 +382,7 @@ static const struct arch ARCHS[] = {
 
 static const struct {
 	const char *name, *model_type, *text;
+	bool either; /* "tie_word_embeddings" is true where the part says so, whatever the whole does */
 } TEXT_PARTS[] = {
 	{"Gemma3ForConditionalGeneration", "gemma3_text", "Gemma3ForCausalLM"},
 	{"Gemma3nForConditionalGeneration", "gemma3n_text", "Gemma3nForCausalLM"},
@@ -390,8 +391,8 @@ static const struct {
 	{"Mistral3ForConditionalGeneration", "mistral", "MistralForCausalLM"},
 	{"Mistral3ForConditionalGeneration", "ministral3", "Ministral3ForCausalLM"},
 	{"Mistral3ForConditionalGeneration", "mistral4", "Mistral4ForCausalLM"},
-	{"Qwen2VLForConditionalGeneration", "qwen2_vl_text", "Qwen2ForCausalLM"},
-	{"Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl_text", "Qwen2ForCausalLM"},
+	{"Qwen2VLForConditionalGeneration", "qwen2_vl_text", "Qwen2ForCausalLM", .either = true},
+	{"Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl_text", "Qwen2ForCausalLM", .either = true},
 	{"Qwen3_5ForConditionalGeneration", "qwen3_5_text", "Qwen3_5ForCausalLM"},
 	{"Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe_text", "Qwen3_5MoeForCausalLM"},
 	{"Qwen3VLForConditionalGeneration", "qwen3_vl_text", "Qwen3ForCausalLM"},
@@ -413,6 +414,14 @@ const char *arch_field_in_file(const struct arch *a, const char *here)
 		if (!strcmp(a->fields[i].here, here))
 			return a->fields[i].file;
 	return here;
+}
+
+bool arch_ties_either(const char *name)
+{
+	for (size_t i = 0; i < COUNT_OF(TEXT_PARTS); i++)
+		if (TEXT_PARTS[i].either && !strcmp(TEXT_PARTS[i].name, name))
+			return true;
+	return false;
 }
 
 const struct arch *arch_find_text_part(const char *name, const char *model_type, char *known, size_t bytes)

@@ -403,6 +403,8 @@ const struct arch *arch_find(const char *name);
 bool arch_has_own(const struct arch *a, const char *field);
 /* What files of the family call the field `here`, for errors about what has been read. */
 const char *arch_field_in_file(const struct arch *a, const char *here);
+/* Whether a model of that name ties its embeddings where either its whole or its part says so. */
+bool arch_ties_either(const char *name);
 /* Of a model that also has parts for images the language part, which alone is computed: "text_config" describes it, with
  * `model_type`; Qwen's older files have its fields beside "vision_config" instead (NULL: the first kind that there is).
  * NULL: `name` is no such model, or has no such part; which it may have is in `known`, "" if it is no such model. */

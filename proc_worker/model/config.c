@@ -16,31 +16,6 @@ enum {
 	VOCAB_MAX = 1 << 24,
 };
 
-/* ---------------------------------------------------------------- parts */
-
-/* Of a model with parts for images: the object that describes its language. */
-static enum err read_text_part(struct model_config *c, json_val *text, const char *name, const char *known,
-			       struct err_msg *em)
-{
-	char types[128];
-	json_val part = json_get(*text, "text_config");
-
-	if (!json_present(part) && json_present(json_get(*text, "hidden_size")))
-		c->arch = arch_find_text_part(name, NULL, types, sizeof(types));
-	else
-		c->arch = arch_find_text_part(name, json_cstr(json_get(part, "model_type"), ""), types, sizeof(types));
-	if (c->arch && json_type(part) == JSON_OBJECT)
-		*text = part;
-	if (c->arch)
-		return ERR_OK;
-	if (!types[0])
-		return err_set(em, ERR_UNSUPPORTED,
-			       "config.json: unknown architecture '%.128s'; supported: %s", name, known);
-	return err_set(em, ERR_UNSUPPORTED,
-		       "config.json: \"text_config\" of a %s must be an object with \"model_type\" %s, found '%.64s'", name,
-		       types, json_cstr(json_get(part, "model_type"), json_type_name(part)));
-}
-
 /* `*text`: the whole file, or what it becomes. */
 static enum err read_arch(struct model_config *c, json_val *text, struct err_msg *em)
 {
@@ -55,7 +30,7 @@ static enum err read_arch(struct model_config *c, json_val *text, struct err_msg
 	c->arch = arch_find(name);
 	if (c->arch && c->arch->with_rms_norm && json_present(json_get(*text, "rms_norm_eps")))
 		c->arch = arch_find(c->arch->with_rms_norm);
-	return c->arch ? ERR_OK : read_text_part(c, text, name, known, em);
+	return c->arch ? ERR_OK : config_read_text_part(c, text, name, known, em);
 }
 
 static enum err read_heads(struct model_config *c, json_val v, struct err_msg *em)
@@ -205,9 +180,10 @@ static enum err read_clamped(struct model_config *c, json_val v, struct err_msg 
 	return e ? e : config_may_float(v, "swiglu_limit", 7, &c->swiglu_limit, em);
 }
 
-/* null: none; 0, too. Missing: what the family has. */
+/* null: none; 0, too. Missing: what the family has. One that is above all that floats tell from it changes no score. */
 static enum err read_cap(json_val v, const char *name, double usual, f32 *out, struct err_msg *em)
 {
+	const f32 none = 1e20f;
 	json_val field = json_get(v, name);
 	double given;
 
@@ -215,7 +191,9 @@ static enum err read_cap(json_val v, const char *name, double usual, f32 *out, s
 	if ((json_type(field) == JSON_MISSING && usual == 0) || (json_type(field) != JSON_MISSING && !json_present(field)) ||
 	    (json_double(field, &given) && given == 0))
 		return ERR_OK;
-	return config_may_float(v, name, usual, out, em);
+	enum err e = config_may_float(v, name, usual, out, em);
+	*out = *out < none ? *out : 0;
+	return e;
 }
 
 static bool is_float(double x)
@@ -436,16 +414,10 @@ static enum err read_eos(struct model_config *c, const char *file, json_val v, s
 	return e;
 }
 
-/* A field that models of several parts have beside them or in the part itself. */
-static json_val whose(json_val whole, json_val text, const char *name)
-{
-	return json_present(json_get(text, name)) ? text : whole;
-}
-
 /* `v`: of `whole` what describes the language. */
 static enum err read_fields(struct model_config *c, json_val whole, json_val v, struct err_msg *em)
 {
-	enum err e = quant_config_read(&c->quant, whose(whole, v, "quantization_config"), em);
+	enum err e = quant_config_read(&c->quant, config_whose(whole, v, "quantization_config"), em);
 	if (!e)
 		e = read_sizes(c, v, em);
 	if (!e)
@@ -465,8 +437,7 @@ static enum err read_fields(struct model_config *c, json_val whole, json_val v, 
 	if (!e && c->arch->altup)
 		e = config_mark_shared(c, em);
 	if (!e)
-		e = config_may_bool(whose(whole, v, "tie_word_embeddings"), "tie_word_embeddings", has(c, ARCH_TIED),
-				    &c->tied_embeddings, em);
+		e = config_read_tied(c, whole, v, em);
 	if (!e)
 		e = read_dtype(c, whole, em);
 	if (!e && !c->has_dtype)

@@ -218,8 +218,12 @@ static enum err read_yarn(struct model_config *c, json_val v, json_val scaling, 
 	scale = m > 0 && m_all > 0 ? yarn_scale(r->factor, m) / yarn_scale(r->factor, m_all)
 				   : yarn_scale(r->factor, 1);
 	stretch(c, r->original_context * r->factor);
-	if (c->arch->latent && m_all > 0) /* of scores as a whole: most of a head's dimensions do not rotate */
-		c->attention_scale *= (f32)(yarn_scale(r->factor, m_all) * yarn_scale(r->factor, m_all));
+	if (c->arch->latent && m_all > 0) { /* of scores as a whole: most of a head's dimensions do not rotate */
+		const double scores = (double)c->attention_scale * yarn_scale(r->factor, m_all) * yarn_scale(r->factor, m_all);
+		if ((e = config_check_float("mscale_all_dim", scores, em)))
+			return e;
+		c->attention_scale = (f32)scores;
+	}
 	/* In Peng et al.'s own program it multiplies what the factor gives; DeepSeek's files cancel that with it. */
 	e = config_may_positive(scaling, "attn_factor", 1, &more, em);
 	return e ? e : config_may_positive(scaling, "attention_factor", scale * more, &r->attention_factor, em);

@@ -275,6 +275,10 @@ Test(config_families, numbers_that_a_float_cannot_hold_are_refused)
 	refused("GraniteForCausalLM", "\"logits_scaling\": 1e-60", ERR_INVALID, "\"logits_scaling\" must be");
 	refused("GraniteForCausalLM", "\"residual_multiplier\": 1e-30", ERR_INVALID, "\"residual_multiplier\" is 1e-30");
 	refused("CohereForCausalLM", "\"layer_norm_eps\": 1e-5, \"logit_scale\": 1e60", ERR_INVALID, "\"logit_scale\" must be");
+	good("Gemma2ForCausalLM", "\"attn_logit_softcapping\": 1e19, \"final_logit_softcapping\": 4e9");
+	cr_assert(c.attention_soft_cap == 1e19f && c.logits_soft_cap == 4e9f);
+	good("Gemma2ForCausalLM", "\"attn_logit_softcapping\": 1e21, \"final_logit_softcapping\": 3e38");
+	cr_assert(c.attention_soft_cap == 0 && c.logits_soft_cap == 0);
 	refused("LlamaForCausalLM", "\"rope_theta\": 1e300", ERR_INVALID, "\"rope_theta\" must be a number from");
 	refused("LlamaForCausalLM", "\"rope_theta\": 1e-300", ERR_INVALID, "\"rope_theta\" must be a number from");
 	refused("LlamaForCausalLM", "\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4, \"attention_factor\": 1e60}", ERR_INVALID,
@@ -365,6 +369,37 @@ Test(config_families, small_differences_of_families)
 	cr_assert(c.router.sigmoid && !(c.layer_flags[0] & LAYER_EXPERTS) && (c.layer_flags[1] & LAYER_EXPERTS) && c.shared_intermediate == 0);
 	refused("Dots1ForCausalLM", "\"n_routed_experts\": 8, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 24, \"sliding_window\": 16", ERR_UNSUPPORTED,
 		"\"sliding_window\" is set");
+}
+
+/* As transformers takes them: the whole's word counts, and the part's where that says nothing, but Qwen 2 VL's either. */
+Test(config_families, whole_and_part_may_differ_about_tied_embeddings)
+{
+	static const struct {
+		const char *name, *type;
+		const char *whole, *part;
+		bool tied;
+	} cases[] = {
+		{"Qwen3VLForConditionalGeneration", "qwen3_vl_text", "false", "true", false}, {"Qwen3VLForConditionalGeneration", "qwen3_vl_text", "true", "false", true},
+		{"Qwen3VLForConditionalGeneration", "qwen3_vl_text", "null", "true", true}, {"Qwen3VLForConditionalGeneration", "qwen3_vl_text", "null", "null", false},
+		{"Gemma3ForConditionalGeneration", "gemma3_text", "false", "true", false}, {"Gemma3ForConditionalGeneration", "gemma3_text", "true", "false", true},
+		{"Gemma3ForConditionalGeneration", "gemma3_text", "null", "false", false}, {"Gemma3ForConditionalGeneration", "gemma3_text", "null", "null", true},
+		{"Mistral3ForConditionalGeneration", "mistral", "false", "true", false}, {"Mistral3ForConditionalGeneration", "mistral", "true", "false", true},
+		{"Qwen2VLForConditionalGeneration", "qwen2_vl_text", "false", "true", true}, {"Qwen2VLForConditionalGeneration", "qwen2_vl_text", "true", "false", true},
+		{"Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl_text", "false", "true", true},
+		{"Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl_text", "false", "null", false},
+	};
+	char more[1024];
+	struct err_msg em;
+
+	for (size_t i = 0; i < COUNT_OF(cases); i++) {
+		snprintf(more, sizeof(more), "\"tie_word_embeddings\": %s, \"text_config\": {\"model_type\": \"%s\", \"tie_word_embeddings\": %s, " SIZES "}",
+			 cases[i].whole, cases[i].type, cases[i].part);
+		cr_assert_eq(said_parse(&c, cases[i].name, "\"model_type\": \"whole\"", more, &em), ERR_OK, "%zu: %s", i, em.text);
+		cr_expect_eq(c.tied_embeddings, cases[i].tied, "%s: %s and %s", cases[i].name, cases[i].whole, cases[i].part);
+	}
+	snprintf(more, sizeof(more), "\"tie_word_embeddings\": true, \"text_config\": {\"model_type\": \"mistral\", \"tie_word_embeddings\": 1, " SIZES "}");
+	cr_assert_eq(said_parse(&c, "Mistral3ForConditionalGeneration", "\"model_type\": \"whole\"", more, &em), ERR_FORMAT);
+	cr_assert(strstr(em.text, "\"tie_word_embeddings\" must be true or false"), "%s", em.text);
 }
 
 Test(config_families, experts_of_qwen_3_vl_are_normalized_unless_it_says_otherwise)
