@@ -34,6 +34,8 @@ static const struct gguf_family FAMILIES[] = {
 	{"phi2", "PhiForCausalLM", "layer_norm_eps", PARTIAL},
 	{"granite", "GraniteForCausalLM", NULL, INTERLEAVE | ATTENTION_BIAS | MLP_BIAS | MULTIPLIERS},
 	{"granitemoe", "GraniteMoeForCausalLM", NULL, INTERLEAVE | ATTENTION_BIAS | MULTIPLIERS | EXPERTS_ALL},
+	{"gpt2", "GPT2LMHeadModel", "layer_norm_epsilon", 0, .positions = true},
+	{"gptneox", "GPTNeoXForCausalLM", "layer_norm_eps", PARTIAL | ATTENTION_BIAS, .parallel_choice = true},
 	{"starcoder", "GPTBigCodeForCausalLM", "layer_norm_epsilon", 0, .positions = true, .shares_key = true},
 	{"falcon", "FalconForCausalLM", "layer_norm_epsilon", USE_BIAS, .shares_key = true, .blocks_apart = true},
 	{"starcoder2", "Starcoder2ForCausalLM", "norm_epsilon", WINDOW | USE_BIAS},
@@ -330,6 +332,17 @@ static void write_multipliers(struct gguf_config *c)
 	gguf_config_write_float(c, "attention_multiplier", value);
 }
 
+/* No reader of such files takes one of the two for granted. */
+static void write_parallel(struct gguf_config *c)
+{
+	static const char name[] = "use_parallel_residual";
+	const bool side_by_side = gguf_config_bool(c, name, false);
+
+	if (!gguf_has(c->g, c->key))
+		gguf_config_fail(c, ERR_FORMAT, "%s is missing; it must be true or false", c->key);
+	gguf_config_write_bool(c, name, side_by_side);
+}
+
 static void write_parts(struct gguf_config *c)
 {
 	double value;
@@ -338,6 +351,8 @@ static void write_parts(struct gguf_config *c)
 		json_key(&c->w, "hidden_act");
 		json_write_cstr(&c->w, c->family->activation);
 	}
+	if (c->family->parallel_choice)
+		write_parallel(c);
 	if (gguf_config_has(c, WINDOW))
 		write_window(c);
 	if (gguf_config_has(c, RECURRENT))

@@ -16,14 +16,8 @@
 /* q, k and v are fused for each KV head, of which there may be one for all; in GGUF files they lie one behind the other. */
 #define FALCON_NORM(norm, bias, name, when) \
 	{norm, GPT2_LAYER name ".weight", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, when}, {bias, GPT2_LAYER name ".bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, when}
-#define FALCON_APART GPT2_LAYER "self_attention.qkv"
-#define FALCON_PART(slot, end, rows, columns, before_, when) \
-	{slot, GPT2_LAYER "self_attention.query_key_value" end, rows, columns, SPLIT_ROWS, when, .whole = DIM_QKV, .before = before_, \
-	 .grouped = GROUPS_KV_HEADS, .apart_as = FALCON_APART end}, \
-	{slot, FALCON_APART end, rows, columns, SPLIT_ROWS, when, .whole = DIM_QKV, .before = before_, .apart_as = FALCON_APART end, .apart = true}
 #define FALCON_QKV(slot, end, columns, when) \
-	FALCON_PART(slot, end, DIM_HEADS, columns, DIM_NONE, when), FALCON_PART(slot, end, DIM_KV_HEADS, columns, DIM_HEADS, when), \
-	FALCON_PART(slot, end, DIM_KV_HEADS, columns, DIM_HEADS_KV, when)
+	GROUPED_OR_APART_QKV(slot, GPT2_LAYER "self_attention.query_key_value" end, GPT2_LAYER "self_attention.qkv" end, columns, when)
 static const struct arch_tensor FALCON[] = {
 	{SLOT_EMBED, GPT2 "word_embeddings.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS},
 	{SLOT_LM_HEAD, "lm_head.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS},

@@ -399,6 +399,15 @@ static const struct arch_tensor PHI3[] = {
 	GROUPED(slot, name, DIM_KV_HEADS, columns, DIM_HEADS, when), \
 	GROUPED(slot, name, DIM_KV_HEADS, columns, DIM_HEADS_KV, when)
 
+/* Or, under another name, one behind the other, as GGUF files of some families have them. */
+#define GROUPED_OR_APART(slot, name, other, rows, columns, before_, when_) \
+	{slot, name, rows, columns, SPLIT_ROWS, when_, .whole = DIM_QKV, .before = before_, .grouped = GROUPS_KV_HEADS, .apart_as = other}, \
+	{slot, other, rows, columns, SPLIT_ROWS, when_, .whole = DIM_QKV, .before = before_, .apart_as = other, .apart = true}
+#define GROUPED_OR_APART_QKV(slot, name, other, columns, when) \
+	GROUPED_OR_APART(slot, name, other, DIM_HEADS, columns, DIM_NONE, when), \
+	GROUPED_OR_APART(slot, name, other, DIM_KV_HEADS, columns, DIM_HEADS, when), \
+	GROUPED_OR_APART(slot, name, other, DIM_KV_HEADS, columns, DIM_HEADS_KV, when)
+
 #define WQKV LAYER "attention.wqkv"
 #define INTERNLM2_MLP LAYER "feed_forward."
 static const struct arch_tensor INTERNLM2[] = {
@@ -431,8 +440,8 @@ static const struct arch_tensor GPT_NEOX[] = {
 	NEOX_VECTOR(SLOT_ATTN_NORM_BIAS, "layers.{}.input_layernorm.bias"),
 	NEOX_VECTOR(SLOT_MLP_NORM, "layers.{}.post_attention_layernorm.weight"),
 	NEOX_VECTOR(SLOT_MLP_NORM_BIAS, "layers.{}.post_attention_layernorm.bias"),
-	GROUPED_QKV(SLOT_QKV, NEOX_LAYER "attention.query_key_value.weight", DIM_HIDDEN, WHEN_ALWAYS),
-	GROUPED_QKV(SLOT_QKV_BIAS, NEOX_LAYER "attention.query_key_value.bias", DIM_NONE, WHEN_ATTENTION_BIAS),
+	GROUPED_OR_APART_QKV(SLOT_QKV, NEOX_LAYER "attention.query_key_value.weight", NEOX_LAYER "attention.qkv.weight", DIM_HIDDEN, WHEN_ALWAYS),
+	GROUPED_OR_APART_QKV(SLOT_QKV_BIAS, NEOX_LAYER "attention.query_key_value.bias", NEOX_LAYER "attention.qkv.bias", DIM_NONE, WHEN_ATTENTION_BIAS),
 	{SLOT_ATTN_OUT, NEOX_LAYER "attention.dense.weight", DIM_HIDDEN, DIM_HEADS, SPLIT_COLUMNS},
 	{SLOT_ATTN_OUT_BIAS, NEOX_LAYER "attention.dense.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_ATTENTION_BIAS},
 	{SLOT_GATE_UP, NEOX_LAYER "mlp.dense_h_to_4h.weight", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS},
@@ -443,8 +452,15 @@ static const struct arch_tensor GPT_NEOX[] = {
 
 #define GPT2 "transformer."
 #define GPT2_LAYER GPT2 "h.{}."
-#define GPT2_QKV(slot, name, rows, columns, before_, transposed_) \
-	{slot, GPT2_LAYER "attn.c_attn." name, rows, columns, SPLIT_ROWS, .whole = DIM_QKV, .before = before_, .transposed = transposed_}
+/* In GGUF files matrices are as in other families, under another name here. */
+#define GPT2_MATRIX(slot, name, rows, columns, split, whole_, before_) \
+	{slot, GPT2_LAYER name ".weight", rows, columns, split, .whole = whole_, .before = before_, .transposed = true, \
+	 .apart_as = GPT2_LAYER name "_rows.weight"}, \
+	{slot, GPT2_LAYER name "_rows.weight", rows, columns, split, .whole = whole_, .before = before_, \
+	 .apart_as = GPT2_LAYER name "_rows.weight", .apart = true}
+#define GPT2_QKV(rows, before) GPT2_MATRIX(SLOT_QKV, "attn.c_attn", rows, DIM_HIDDEN, SPLIT_ROWS, DIM_QKV, before)
+#define GPT2_QKV_BIAS(rows, before_) \
+	{SLOT_QKV_BIAS, GPT2_LAYER "attn.c_attn.bias", rows, DIM_NONE, SPLIT_ROWS, .whole = DIM_QKV, .before = before_}
 static const struct arch_tensor GPT2_TENSORS[] = {
 	{SLOT_EMBED, GPT2 "wte.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS},
 	{SLOT_POSITIONS, GPT2 "wpe.weight", DIM_CONTEXT, DIM_HIDDEN, SPLIT_NONE},
@@ -455,17 +471,13 @@ static const struct arch_tensor GPT2_TENSORS[] = {
 	{SLOT_ATTN_NORM_BIAS, GPT2_LAYER "ln_1.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE},
 	{SLOT_MLP_NORM, GPT2_LAYER "ln_2.weight", DIM_HIDDEN, DIM_NONE, SPLIT_NONE},
 	{SLOT_MLP_NORM_BIAS, GPT2_LAYER "ln_2.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE},
-	GPT2_QKV(SLOT_QKV, "weight", DIM_HEADS, DIM_HIDDEN, DIM_NONE, true),
-	GPT2_QKV(SLOT_QKV, "weight", DIM_KV_HEADS, DIM_HIDDEN, DIM_HEADS, true),
-	GPT2_QKV(SLOT_QKV, "weight", DIM_KV_HEADS, DIM_HIDDEN, DIM_HEADS_KV, true),
-	GPT2_QKV(SLOT_QKV_BIAS, "bias", DIM_HEADS, DIM_NONE, DIM_NONE, false),
-	GPT2_QKV(SLOT_QKV_BIAS, "bias", DIM_KV_HEADS, DIM_NONE, DIM_HEADS, false),
-	GPT2_QKV(SLOT_QKV_BIAS, "bias", DIM_KV_HEADS, DIM_NONE, DIM_HEADS_KV, false),
-	{SLOT_ATTN_OUT, GPT2_LAYER "attn.c_proj.weight", DIM_HIDDEN, DIM_HEADS, SPLIT_COLUMNS, .transposed = true},
+	GPT2_QKV(DIM_HEADS, DIM_NONE), GPT2_QKV(DIM_KV_HEADS, DIM_HEADS), GPT2_QKV(DIM_KV_HEADS, DIM_HEADS_KV),
+	GPT2_QKV_BIAS(DIM_HEADS, DIM_NONE), GPT2_QKV_BIAS(DIM_KV_HEADS, DIM_HEADS), GPT2_QKV_BIAS(DIM_KV_HEADS, DIM_HEADS_KV),
+	GPT2_MATRIX(SLOT_ATTN_OUT, "attn.c_proj", DIM_HIDDEN, DIM_HEADS, SPLIT_COLUMNS, DIM_NONE, DIM_NONE),
 	{SLOT_ATTN_OUT_BIAS, GPT2_LAYER "attn.c_proj.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE},
-	{SLOT_GATE_UP, GPT2_LAYER "mlp.c_fc.weight", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, .transposed = true},
+	GPT2_MATRIX(SLOT_GATE_UP, "mlp.c_fc", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, DIM_NONE, DIM_NONE),
 	{SLOT_GATE_UP_BIAS, GPT2_LAYER "mlp.c_fc.bias", DIM_INTERMEDIATE, DIM_NONE, SPLIT_ROWS},
-	{SLOT_DOWN, GPT2_LAYER "mlp.c_proj.weight", DIM_HIDDEN, DIM_INTERMEDIATE, SPLIT_COLUMNS, .transposed = true},
+	GPT2_MATRIX(SLOT_DOWN, "mlp.c_proj", DIM_HIDDEN, DIM_INTERMEDIATE, SPLIT_COLUMNS, DIM_NONE, DIM_NONE),
 	{SLOT_DOWN_BIAS, GPT2_LAYER "mlp.c_proj.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE},
 };
 

@@ -156,6 +156,31 @@ static const struct name STARCODER[] = {
 	{NULL, NULL},
 };
 
+/* What it has beside STARCODER's: its checkpoints have matrices transposed. */
+static const struct name GPT2[] = {
+	{"attn_qkv.weight", "attn.c_attn_rows"},
+	{"attn_output.weight", "attn.c_proj_rows"},
+	{"ffn_up.weight", "mlp.c_fc_rows"},
+	{"ffn_down.weight", "mlp.c_proj_rows"},
+	{NULL, NULL},
+};
+
+static const struct name WHOLE_GPT_NEOX[] = {
+	{"token_embd", "gpt_neox.embed_in"},
+	{"output_norm", "gpt_neox.final_layer_norm"},
+	{"output", "embed_out"},
+	{NULL, NULL},
+};
+
+/* Queries of all heads lie before their keys and values there. */
+static const struct name GPT_NEOX[] = {
+	{"attn_qkv", "attention.qkv"},
+	{"attn_output", "attention.dense"},
+	{"ffn_up", "mlp.dense_h_to_4h"},
+	{"ffn_down", "mlp.dense_4h_to_h"},
+	{NULL, NULL},
+};
+
 static const struct name WHOLE_FALCON[] = {
 	{"token_embd", "transformer.word_embeddings"},
 	{"output_norm", "transformer.ln_f"},
@@ -428,6 +453,8 @@ static const struct {
 	{"smollm3", {0}},
 	{"falcon", {FALCON_NORMS, FALCON}, WHOLE_FALCON, "transformer.h", "blk.0.attn_norm_2.weight"},
 	{"falcon", {FALCON}, WHOLE_FALCON, "transformer.h"},
+	{"gpt2", {GPT2, STARCODER}, WHOLE_STARCODER, "transformer.h"},
+	{"gptneox", {GPT_NEOX}, WHOLE_GPT_NEOX, "gpt_neox.layers"},
 	{"starcoder", {STARCODER}, WHOLE_STARCODER, "transformer.h"},
 	{"starcoder2", {STARCODER2}},
 	{"stablelm", {0}},

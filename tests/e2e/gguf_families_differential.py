@@ -35,6 +35,8 @@ NOT_HELD = {
     **dict.fromkeys(("olmo3/act-gelu", "olmo3/act-gelu-tanh", "olmo3/act-gelu-new", "olmo3/act-relu"), "the activation"),
     **{name: "the activation, and a key of each head" for name, family, config, _ in families_gpt.cases() if family == "gpt_bigcode" and (
         not config.get("multi_query", True) or config.get("activation_function", "gelu_new") not in ("gelu_new", "gelu_pytorch_tanh"))},
+    **dict.fromkeys(("gpt2/act-gelu", "gpt2/act-relu", "gpt_neox/act-relu", "gpt_neox/act-gelu-new", "gpt_neox/act-gelu-tanh"), "the activation"),
+    "gpt_neox/dynamic": "rotations that follow the length",
     **{name: "blocks one behind the other, keys of each head without a norm of its own, the activation, and scaled rotations"
        for name, family, config, _ in families_gpt.cases()
        if family == "falcon" and (not config.get("parallel_attn", True) or config.get("activation", "gelu") != "gelu" or (

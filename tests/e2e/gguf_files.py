@@ -215,7 +215,7 @@ def tensors_of(folder, config, arch, kind):
             if name.startswith("vision_tower."):
                 continue
             if name.startswith(gguf_gpt.PREFIX):
-                name, tensor = gguf_gpt.layer_tensor(name, tensor, config)
+                name, tensor = gguf_gpt.layer_tensor(name, tensor, config, arch)
                 out[name] = tensor
             elif name.startswith("model.layers."):
                 put_layer(out, experts, name, tensor, config, arch)
@@ -328,6 +328,7 @@ def values_of(config, arch):
         v.update(latent_values(config))
     if arch in gguf_hybrids.ALL:
         v.update(gguf_hybrids.values(config, arch))
+    v.update(gguf_gpt.values(config, arch))
     if arch == "gemma4":
         v.update(gguf_gemma4.values(config))
     if arch == "gemma3n":

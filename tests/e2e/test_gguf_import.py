@@ -429,6 +429,12 @@ def test_windows_that_have_no_size_are_refused(arch, pattern, said, tmp_path, ca
     assert said in refusal(bare(tmp_path / "m.gguf", values, arch=arch))
 
 
+@pytest.mark.parametrize("value,said", [(None, "is missing; it must be true or false"), (1, "must be true or false")])
+def test_whether_blocks_stand_side_by_side_is_no_guess(value, said, tmp_path, cache):
+    change = {"gptneox.attention.layer_norm_epsilon": 1e-5, "gptneox.use_parallel_residual": value}
+    assert "gptneox.use_parallel_residual " + said in refusal(bare(tmp_path / "m.gguf", change, arch="gptneox"))
+
+
 @pytest.mark.parametrize("change,said", [
     ({"general.architecture": "rwkv7"}, "general.architecture is 'rwkv7', which is not supported; supported: llama, "),
     ({"general.architecture": None}, "general.architecture is missing"),
