@@ -55,6 +55,7 @@ static const struct gguf_family FAMILIES[] = {
 	{"ernie4_5-moe", "Ernie4_5_MoeForCausalLM", NULL, 0, .own_experts = ERNIE_EXPERTS},
 	{"hunyuan-moe", "HunYuanMoEV1ForCausalLM", NULL, ATTENTION_BIAS, .own_experts = HUNYUAN_EXPERTS},
 	{"deepseek2", "DeepseekV2ForCausalLM", NULL, LATENT | ROUTED | GREEDY},
+	{"minicpm3", "MiniCPM3ForCausalLM", NULL, LATENT, .values_known = true},
 	{"glm4moe", "Glm4MoeForCausalLM", NULL, PARTIAL | ATTENTION_BIAS | ROUTED | QK_NORM},
 	{"dots1", "Dots1ForCausalLM", NULL, ATTENTION_BIAS | ROUTED},
 	{"gpt-oss", "GptOssForCausalLM", NULL, ATTENTION_BIAS | WINDOW | EXPERTS_ALL | OSS, .gating = GGUF_GATING_CHOSEN},

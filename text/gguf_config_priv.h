@@ -62,6 +62,7 @@ struct gguf_family {
 	bool shares_key; /* heads share one key or have one each ("multi_query") */
 	bool blocks_apart; /* Falcon: its blocks may have a norm each, and its heads as many keys as the file says */
 	bool parallel_choice; /* attention and MLP side by side, or one behind the other ("use_parallel_residual") */
+	bool values_known; /* files of LATENT leave out how wide values are, a head's share of the stream, and the context that factors begin behind, the whole */
 	bool streams; /* the residual stream is several */
 	u32 pattern; /* of layers with a window every so many have none, where the file does not say */
 };

@@ -207,7 +207,8 @@ void gguf_config_write_latent(struct gguf_config *c)
 	if (key == 0)
 		key = gguf_config_need_int(c, "attention.key_length");
 	if (value == 0)
-		value = gguf_config_need_int(c, "attention.value_length");
+		value = c->family->values_known && c->heads ? int_or(c, "attention.value_length", c->hidden / c->heads)
+							    : gguf_config_need_int(c, "attention.value_length");
 	gguf_config_know(c, "attention.key_length");
 	gguf_config_know(c, "attention.value_length");
 	gguf_config_know(c, "attention.head_count_kv");

@@ -59,6 +59,9 @@ static void write_by_length(struct gguf_config *c, const struct gguf_tensor *nea
 	u32 original = original_context(c);
 	double attention = 0;
 
+	if (original == 0 && c->family->values_known)
+		original = c->context;
+
 	if (!near || !far || !original) {
 		gguf_config_fail(c, ERR_FORMAT,
 				 "rotary factors by length need the tensors rope_factors_short.weight and rope_factors_long.weight and the value "

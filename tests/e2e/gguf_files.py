@@ -82,7 +82,7 @@ ARCHITECTURES = {"LlamaForCausalLM": "llama", "MistralForCausalLM": "llama", "Mi
                  "HunYuanDenseV1ForCausalLM": "hunyuan-dense", "Qwen2MoeForCausalLM": "qwen2moe", "Glm4MoeForCausalLM": "glm4moe",
                  "ExaoneMoEForCausalLM": "exaone-moe", "ExaoneMoeForCausalLM": "exaone-moe", "ApertusForCausalLM": "apertus",
                  "Ernie4_5_MoeForCausalLM": "ernie4_5-moe", "HunYuanMoEV1ForCausalLM": "hunyuan-moe", "GptOssForCausalLM": "gpt-oss", "MiniMaxM2ForCausalLM": "minimax-m2", "Gemma3nForCausalLM": "gemma3n", "Gemma3nForConditionalGeneration": "gemma3n", "Gemma4ForCausalLM": "gemma4", "PhiForCausalLM": "phi2", "Dots1ForCausalLM": "dots1", "MiniCPMForCausalLM": "minicpm",
-                 "Qwen3VLMoeForConditionalGeneration": "qwen3vlmoe", "DeepseekV2ForCausalLM": "deepseek2", "DeepseekV3ForCausalLM": "deepseek2", **gguf_gpt.ARCHITECTURES, **gguf_hybrids.ARCHITECTURES}
+                 "Qwen3VLMoeForConditionalGeneration": "qwen3vlmoe", "DeepseekV2ForCausalLM": "deepseek2", "DeepseekV3ForCausalLM": "deepseek2", "MiniCPM3ForCausalLM": "minicpm3", **gguf_gpt.ARCHITECTURES, **gguf_hybrids.ARCHITECTURES}
 PERMUTED = {"minicpm", "llama", "mistral3", "internlm2", "granite", "smollm3", "arcee", "olmo", "granitehybrid"}
 ONE_MORE = {"gemma", "gemma2", "gemma3", "nemotron", *gguf_hybrids.QWEN} # norms in the file are those of the checkpoint and 1
 
@@ -267,7 +267,9 @@ def expert_values(config):
 def latent_values(config):
     turns = config["qk_rope_head_dim"]
     v = {"attention.kv_lora_rank": config["kv_lora_rank"], "attention.key_length": config["qk_nope_head_dim"] + turns,
-         "attention.value_length": config["v_head_dim"], "rope.dimension_count": turns}
+         "rope.dimension_count": turns}
+    if "v_head_dim" in config:
+        v["attention.value_length"] = config["v_head_dim"]
     if config["q_lora_rank"]:
         v["attention.q_lora_rank"] = config["q_lora_rank"]
     return v
@@ -382,6 +384,10 @@ def convert(folder, path, tokens=None, kind=None, arch=None, change=None):
     tensors = tensors_of(folder, config, arch, kind)
     if (config.get("rope_scaling") or {}).get("rope_type") == "llama3":
         tensors["rope_freqs.weight"] = llama3_factors(config)
+    if arch == "minicpm3" and config.get("rope_scaling"):
+        for name in ("short", "long"):
+            factors = config["rope_scaling"][name + "_factor"]
+            tensors["rope_factors_%s.weight" % name] = "F32", [len(factors)], floats(factors)
     if arch == "gemma4" and config["rope_parameters"]["full_attention"]["rope_type"] == "proportional":
         tensors["rope_freqs.weight"] = gguf_gemma4.factors(config)
     values = {**values_of(config, arch), **(tokens or numbered_tokens(config["vocab_size"]))}

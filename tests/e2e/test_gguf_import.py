@@ -10,7 +10,7 @@ import engine as engines
 import gguf_files
 from engine import DEMO, SANITIZED, Engine, run
 from gguf_files import BYTE, CONTROL, NORMAL, convert, numbered_tokens, tokens_of, values_of, write_gguf
-from lora_files import write_safetensors
+from lora_files import floats, write_safetensors
 from test_families import TOLERANCE, read_logits
 
 FOLDER = engines.SHARED / "refmodels"
@@ -427,6 +427,28 @@ def test_windows_are_no_guess(pattern, tmp_path, cache):
 def test_windows_that_have_no_size_are_refused(arch, pattern, said, tmp_path, cache):
     values = {arch + ".attention.sliding_window_pattern": pattern, "cohere2.logit_scale": 1.0, "cohere2.attention.layer_norm_epsilon": 1e-5}
     assert said in refusal(bare(tmp_path / "m.gguf", values, arch=arch))
+
+
+NEAR_AND_FAR = {"rope_factors_short.weight": ("F32", [1], floats([1.0])), "rope_factors_long.weight": ("F32", [1], floats([2.0]))}
+
+
+@pytest.mark.parametrize("change,tensors,expected", [
+    ({}, NEAR_AND_FAR, {"v_head_dim": 2, "qk_nope_head_dim": 1, "qk_rope_head_dim": 2, "q_lora_rank": 6, "kv_lora_rank": 8, "tie_word_embeddings": True,
+                        "rope_scaling": {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [2.0], "original_max_position_embeddings": 64}}),
+    ({"attention.value_length": 5, "attention.q_lora_rank": None}, {}, {"v_head_dim": 5, "q_lora_rank": None, "rope_scaling": None}),
+    ({"attention.kv_lora_rank": None}, {}, "minicpm3.attention.kv_lora_rank is missing; it must be an integer above 0"),
+    ({"attention.key_length": 2}, {}, "heads of keys have 2 dimensions, of which 2 turn"),
+    ({}, {"rope_factors_long.weight": NEAR_AND_FAR["rope_factors_long.weight"]}, "rotary factors by length need the tensors rope_factors_short.weight and"),
+    ({"logit_scale": 2.0}, {}, "the value minicpm3.logit_scale is not known for MiniCPM3ForCausalLM"),
+], ids=["usual", "stated", "latent", "keys", "factors", "scale"])
+def test_what_files_of_minicpm_3_leave_to_be_known(change, tensors, expected, tmp_path, cache):
+    usual = {"attention.kv_lora_rank": 8, "attention.q_lora_rank": 6, "attention.key_length": 3, "rope.dimension_count": 2}
+    path = bare(tmp_path / "m.gguf", {"minicpm3." + k: v for k, v in {**usual, **change}.items()}, arch="minicpm3", tensors=tensors)
+    if isinstance(expected, str):
+        assert expected in refusal(path)
+        return
+    config = config_of(path, cache)
+    assert {k: config.get(k) for k in expected} == expected
 
 
 @pytest.mark.parametrize("value,said", [(None, "is missing; it must be true or false"), (1, "must be true or false")])
