@@ -70,6 +70,7 @@ static const struct gguf_family FAMILIES[] = {
 	{"qwen35moe", "Qwen3_5MoeForCausalLM", NULL, PARTIAL | ATTENTION_BIAS | SECTIONS | EXPERTS | SHARED | DELTA | DRAFTS},
 	{"granitehybrid", "GraniteMoeHybridForCausalLM", NULL, ATTENTION_BIAS | MULTIPLIERS | SCAN},
 	{"nemotron_h", "NemotronHForCausalLM", NULL, BLOCKS},
+	{"falcon-h1", "FalconH1ForCausalLM", NULL, 0, .state_beside = true},
 	{"jamba", "JambaForCausalLM", NULL, 0, .selective = true},
 	{"mamba", "MambaForCausalLM", NULL, 0, .selective = true, .attention_free = true},
 	{"mamba2", "Mamba2ForCausalLM", NULL, BLOCKS, .attention_free = true},
@@ -358,6 +359,8 @@ static void write_parts(struct gguf_config *c)
 		write_window(c);
 	if (gguf_config_has(c, RECURRENT))
 		gguf_config_write_recurrent(c);
+	if (c->family->state_beside)
+		gguf_config_write_beside(c);
 	if (c->family->selective)
 		gguf_config_write_selective(c);
 	if (c->family->streams)

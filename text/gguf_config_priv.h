@@ -56,6 +56,7 @@ struct gguf_family {
 	const char *activation; /* "hidden_act"; NULL: what the family has anyway */
 	bool whole_factor; /* rope.scaling.yarn_attn_factor is all that yarn scales attention by, not what is beside the usual factor */
 	bool selective; /* layers that keep a state: Mamba's first generation */
+	bool state_beside; /* every layer keeps a state as Mamba 2's do, and attends */
 	bool attention_free; /* of these, and of BLOCKS: no others, and none of an MLP */
 	bool global_heads; /* layers without a window have heads of their own sizes */
 	bool positions; /* are learned: nothing rotates */
@@ -129,6 +130,8 @@ void gguf_config_write_global_rope(struct gguf_config *c);
 void gguf_config_write_streams(struct gguf_config *c);
 /* Which layers keep a state, and of what sizes. */
 void gguf_config_write_recurrent(struct gguf_config *c);
+/* Of families with `state_beside` the sizes of the states. */
+void gguf_config_write_beside(struct gguf_config *c);
 /* The same of Mamba's first generation, with experts and layers that have them. */
 void gguf_config_write_selective(struct gguf_config *c);
 /* How many experts, how wide, how chosen. */

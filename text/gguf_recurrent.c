@@ -185,6 +185,21 @@ static void write_alone(struct gguf_config *c)
 	c->rotates = false;
 }
 
+/* Multipliers are in the weights there, and missing they are 1. Programs that read such files gate before they norm. */
+void gguf_config_write_beside(struct gguf_config *c)
+{
+	static const struct scan_names names = {"mamba_n_heads", "mamba_n_groups", "mamba_d_state", "mamba_d_conv", "mamba_conv_bias", "mamba_proj_bias"};
+	const u32 heads = write_scan_sizes(c, &names), width = head_width(c, heads);
+
+	if (!gguf_config_has_tensor(c, "output.weight"))
+		gguf_config_fail(c, ERR_UNSUPPORTED, "the tensor output.weight is missing: token_embd.weight has the multiplier of embeddings in it, and cannot "
+				 "be lm_head, too");
+	gguf_config_write_uint(c, "mamba_d_head", width);
+	gguf_config_write_uint(c, "mamba_d_ssm", c->e == ERR_OK ? heads * width : 0);
+	gguf_config_write_bool(c, "mamba_rms_norm", gguf_config_layers_have(c, "ssm_norm.weight"));
+	gguf_config_write_bool(c, "mamba_norm_before_gate", false);
+}
+
 void gguf_config_write_recurrent(struct gguf_config *c)
 {
 	if (gguf_config_has(c, CONV))

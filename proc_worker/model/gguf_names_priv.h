@@ -293,6 +293,15 @@ static const struct name NEMOTRON_H[] = {
 	{NULL, NULL},
 };
 
+static const struct name FALCON_H1[] = {
+	MAMBA("mamba."),
+	{"ffn_norm", "pre_ff_layernorm"},
+	{"ffn_gate", "feed_forward.gate_proj"},
+	{"ffn_up", "feed_forward.up_proj"},
+	{"ffn_down", "feed_forward.down_proj"},
+	{NULL, NULL},
+};
+
 /* Mamba's first generation. */
 #define SELECTIVE(at) \
 	{"ssm_in", at "in_proj"}, {"ssm_conv1d", at "conv1d", .channels = true}, {"ssm_x", at "x_proj"}, {"ssm_dt", at "dt_proj"}, {"ssm_a", at "A_log"}, \
@@ -491,6 +500,7 @@ static const struct {
 	{"granitehybrid", {GRANITE_HYBRID, GRANITE_MOE, GRANITE_SHARED}},
 	{"nemotron_h", {NEMOTRON_H}, WHOLE_NEMOTRON_H},
 	{"nemotron_h_moe", {NEMOTRON_H}, WHOLE_NEMOTRON_H},
+	{"falcon-h1", {FALCON_H1}, WHOLE_JAMBA},
 	{"jamba", {JAMBA}, WHOLE_JAMBA},
 	{"mamba", {MAMBA_ALONE}, WHOLE_NEMOTRON_H},
 	{"mamba2", {MAMBA2_ALONE}, WHOLE_NEMOTRON_H},

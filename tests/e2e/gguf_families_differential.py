@@ -37,6 +37,8 @@ NOT_HELD = {
         not config.get("multi_query", True) or config.get("activation_function", "gelu_new") not in ("gelu_new", "gelu_pytorch_tanh"))},
     **dict.fromkeys(("gpt2/act-gelu", "gpt2/act-relu", "gpt_neox/act-relu", "gpt_neox/act-gelu-new", "gpt_neox/act-gelu-tanh"), "the activation"),
     **{name: "multipliers of its own" for name, family, config, _ in families.all_cases() if family == "minicpm3" and "dim_model_base" in config},
+    "falcon_h1/norm-first": "norms before gates", "falcon_h1/steps": "time_step_limit",
+    "falcon_h1/tied": "multipliers of embeddings and lm_head in one tensor",
     "gpt_neox/dynamic": "rotations that follow the length",
     **{name: "blocks one behind the other, keys of each head without a norm of its own, the activation, and scaled rotations"
        for name, family, config, _ in families_gpt.cases()

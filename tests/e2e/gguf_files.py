@@ -214,6 +214,8 @@ def tensors_of(folder, config, arch, kind):
             name = name.removeprefix("language_model.")
             if name.startswith("vision_tower."):
                 continue
+            if arch == "falcon-h1":
+                tensor = gguf_hybrids.multiplied(name, tensor, config, to_floats)
             if name.startswith(gguf_gpt.PREFIX):
                 name, tensor = gguf_gpt.layer_tensor(name, tensor, config, arch)
                 out[name] = tensor
@@ -301,7 +303,7 @@ def values_of(config, arch):
                          ("shared_expert_intermediate_size", "expert_shared_feed_forward_length"),
                          ("embedding_multiplier", "embedding_scale"), ("residual_multiplier", "residual_scale"),
                          ("attention_multiplier", "attention.scale"), ("logits_scaling", "logit_scale")):
-        if config.get(theirs) is not None:
+        if config.get(theirs) is not None and (arch, ours) != ("falcon-h1", "embedding_scale"):  # which is in the weights there
             v[ours] = config[theirs]
     if "n_routed_experts" in config:
         v.update(expert_values(config))

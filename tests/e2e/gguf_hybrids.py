@@ -6,7 +6,7 @@ from lora_files import floats
 FULL = "full_attention"
 ARCHITECTURES = {"Lfm2ForCausalLM": "lfm2", "Lfm2MoeForCausalLM": "lfm2moe", "Qwen3NextForCausalLM": "qwen3next", "Qwen3_5ForCausalLM": "qwen35",
                  "Qwen3_5MoeForCausalLM": "qwen35moe", "GraniteMoeHybridForCausalLM": "granitehybrid", "NemotronHForCausalLM": "nemotron_h",
-                 "JambaForCausalLM": "jamba", "MambaForCausalLM": "mamba", "FalconMambaForCausalLM": "mamba", "Mamba2ForCausalLM": "mamba2"}
+                 "FalconH1ForCausalLM": "falcon-h1", "JambaForCausalLM": "jamba", "MambaForCausalLM": "mamba", "FalconMambaForCausalLM": "mamba", "Mamba2ForCausalLM": "mamba2"}
 QWEN = {"qwen3next", "qwen35", "qwen35moe"}
 NEMOTRON = {"nemotron_h", "nemotron_h_moe"}
 SELECTIVE = {"jamba", "mamba"}
@@ -31,9 +31,11 @@ STEPS = {"in_proj": "ssm_in", "conv1d": "ssm_conv1d", "x_proj": "ssm_x", "dt_pro
 JAMBA = {**{"mamba." + k: v for k, v in STEPS.items()}, "mamba.dt_layernorm": "ssm_dt_norm", "mamba.b_layernorm": "ssm_b_norm",
          "mamba.c_layernorm": "ssm_c_norm", "pre_ff_layernorm": "ffn_norm", "feed_forward.gate_proj": "ffn_gate", "feed_forward.up_proj": "ffn_up",
          "feed_forward.down_proj": "ffn_down", "feed_forward.router": "ffn_gate_inp"}
+FALCON_H1 = {**{"mamba." + k: v for k, v in SCAN.items()}, "pre_ff_layernorm": "ffn_norm", "feed_forward.gate_proj": "ffn_gate",
+             "feed_forward.up_proj": "ffn_up", "feed_forward.down_proj": "ffn_down"}
 MAMBA = {**{"mixer." + k: v for k, v in STEPS.items()}, "norm": "attn_norm"}
 MAMBA2 = {**{"mixer." + k: v for k, v in SCAN.items()}, "norm": "attn_norm"}
-NAMES = {"jamba": JAMBA, "mamba": MAMBA, "mamba2": MAMBA2, **dict.fromkeys(("lfm2", "lfm2moe"), OPERATORS), **dict.fromkeys(QWEN, DELTA), **dict.fromkeys(NEMOTRON, BLOCKS), "granitehybrid": GRANITE}
+NAMES = {"falcon-h1": FALCON_H1, "jamba": JAMBA, "mamba": MAMBA, "mamba2": MAMBA2, **dict.fromkeys(("lfm2", "lfm2moe"), OPERATORS), **dict.fromkeys(QWEN, DELTA), **dict.fromkeys(NEMOTRON, BLOCKS), "granitehybrid": GRANITE}
 BARE = {"exp_probs_b": ".bias", "ssm_dt": ".bias", "ssm_a": "", "ssm_d": ""}  # how those end that end in nothing in checkpoints
 
 
@@ -88,6 +90,26 @@ def qkv_and_z(tensor, config):
         parts.append([h * 2 * (key + value) + at + i for h in heads for i in range(width)])
         at += width
     return rows_in_order(tensor, parts[0] + parts[1] + parts[2]), rows_in_order(tensor, parts[3])
+
+
+def multiplied(name, tensor, config, to_floats):
+    """A tensor of Falcon H1, by its name in the checkpoint, with what config.json multiplies by."""
+    inputs = config["attention_in_multiplier"]
+    factors = {"q_proj": inputs, "k_proj": inputs * config["key_multiplier"], "v_proj": inputs, "o_proj": config["attention_out_multiplier"],
+               "gate_proj": config["mlp_multipliers"][0], "down_proj": config["mlp_multipliers"][1], "out_proj": config["ssm_out_multiplier"],
+               "embed_tokens": config["embedding_multiplier"], "lm_head": config["lm_head_multiplier"]}
+    stem = name.split(".")[-2]
+    if stem == "in_proj":
+        state = config["mamba_n_groups"] * config["mamba_d_state"]
+        values = config["mamba_d_ssm"] or config["mamba_expand"] * config["hidden_size"]
+        counts = values, values, state, state, config["mamba_n_heads"]
+        rows = [m * config["ssm_in_multiplier"] for m, count in zip(config["ssm_multipliers"], counts) for _ in range(count)]
+    elif stem in factors:
+        rows = [factors[stem]] * tensor[1][0]
+    else:
+        return tensor
+    values, width = to_floats(tensor), tensor[1][1]
+    return "F32", tensor[1], floats([x * rows[i // width] for i, x in enumerate(values)])
 
 
 def layer_tensors(stem, end, tensor, config, arch, to_floats):
@@ -180,6 +202,9 @@ def mamba_values(config):
 
 def values(config, arch):
     """What these have beside, or instead of, the values of others."""
+    if arch == "falcon-h1":
+        width = (config["mamba_d_ssm"] or config["mamba_expand"] * config["hidden_size"]) // config["mamba_n_heads"]
+        return scan_values({**config, "mamba_d_head": width}, "mamba_d_conv mamba_d_state mamba_n_groups mamba_n_heads mamba_d_head")
     types = types_of(config)
     by_layer = {"block_count": len(types), "attention.head_count_kv": [config["num_key_value_heads"] if t == "*" else 0 for t in types]}
     if arch in ("lfm2", "lfm2moe"):

@@ -17,7 +17,7 @@ NAMES = ["lfm2/old", "lfm2_moe/odd", "qwen3_5_text/none", "qwen3_5_text/odd", "q
          "granite_mamba/odd", "nemotron_h/mlps-last", "nemotron_h/experts-narrow", "jamba/none", "jamba/odd", "mamba/none", "falcon_mamba/odd", "mamba2/none", "mamba2/odd", "gpt_oss/none", "qwen3_vl_moe_text/save-whole-new", "minimax_m2/none", "dots1/groups",
          "minicpm/none", "hunyuan_v1_moe/none", "ernie4_5_moe/interval", "exaone_moe/none",
          "apertus/none", "gemma3n_text/none", "gemma3n_text/streams-3-active", "gemma3n_text/odd", "gemma3n_text/save-whole-new", "gemma4_text/none", "gemma4_text/untied", "gemma4_text/rope-half", "gemma4_text/small",
-         "gemma4_text/small-odd", "gemma4_text/small-keys", "gemma4_text/mixture", "phi/none", "minicpm3/none", "gpt2/none", "gpt2/untied", "gpt2/odd", "gpt_neox/none", "gpt_neox/sequential", "gpt_neox/no-bias",
+         "gemma4_text/small-odd", "gemma4_text/small-keys", "gemma4_text/mixture", "phi/none", "falcon_h1/none", "falcon_h1/odd", "minicpm3/none", "gpt2/none", "gpt2/untied", "gpt2/odd", "gpt_neox/none", "gpt_neox/sequential", "gpt_neox/no-bias",
          "gpt_neox/odd", "gpt_bigcode/none", "gpt_bigcode/untied", "falcon/none", "falcon/newer", "falcon/newer-one-norm", "falcon/odd-newer"]
 if SANITIZED:
     NAMES = ["qwen3_5_text/none", "granite_mamba/experts", "gpt_oss/none", "gemma3n_text/none", "gemma4_text/small", "gemma4_text/mixture"]
@@ -39,6 +39,8 @@ def kept_folder(folder, name):
             config.pop(field, None)
     if "scale_emb" in config and "kv_lora_rank" in config:  # files of MiniCPM 3 leave these to be known
         config = {k: v for k, v in config.items() if k not in ("scale_emb", "scale_depth", "dim_model_base")}
+    if "lm_head_multiplier" in config:  # logits far enough apart
+        config["lm_head_multiplier"] = 1.5
     folder.mkdir()
     return write_model(folder, {"config": config, "tensors": KEPT[name]["tensors"]})
 

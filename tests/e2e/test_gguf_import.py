@@ -451,6 +451,28 @@ def test_what_files_of_minicpm_3_leave_to_be_known(change, tensors, expected, tm
     assert {k: config.get(k) for k in expected} == expected
 
 
+@pytest.mark.parametrize("change,tensors,expected", [
+    ({}, {}, {"mamba_n_heads": 2, "mamba_d_head": 3, "mamba_d_ssm": 6, "mamba_n_groups": 1, "mamba_d_state": 4, "mamba_d_conv": 4, "mamba_rms_norm": False,
+              "mamba_norm_before_gate": False, "mamba_conv_bias": False, "embedding_multiplier": None, "ssm_multipliers": None}),
+    ({}, {"blk.0.ssm_norm.weight": ("F32", [1, 6], bytes(24)), "blk.1.ssm_conv1d.bias": ("F32", [14], bytes(56))}, {"mamba_rms_norm": True, "mamba_conv_bias": True}),
+    ({"ssm.inner_size": 7}, {}, "falcon-h1.ssm.inner_size is 7; it must be a multiple of falcon-h1.ssm.time_step_rank, which is 2"),
+    ({"ssm.state_size": None}, {}, "falcon-h1.ssm.state_size is missing; it must be an integer above 0"),
+    ({}, {"output.weight": None}, "the tensor output.weight is missing: token_embd.weight has the multiplier of embeddings in it"),
+    ({"embedding_scale": 2.0}, {}, "the value falcon-h1.embedding_scale is not known for FalconH1ForCausalLM"),
+], ids=["usual", "norm", "width", "state", "tied", "scale"])
+def test_states_beside_attention(change, tensors, expected, tmp_path, cache):
+    usual = {"ssm.conv_kernel": 4, "ssm.state_size": 4, "ssm.group_count": 1, "ssm.time_step_rank": 2, "ssm.inner_size": 6}
+    values = {**{k.replace("llama.", ""): v for k, v in values_of(TINY, "llama").items() if k.startswith("llama.")}, **usual, **change}
+    path = write_gguf(tmp_path / "m.gguf", {"general.architecture": "falcon-h1", **numbered_tokens(8),
+                                            **{"falcon-h1." + k: v for k, v in values.items() if v is not None}},
+                      {name: t for name, t in {**dict.fromkeys(("token_embd.weight", "output.weight"), ("F16", [8, 4], bytes(64))), **tensors}.items() if t})
+    if isinstance(expected, str):
+        assert expected in refusal(path)
+        return
+    config = config_of(path, cache)
+    assert {k: config.get(k) for k in expected} == expected
+
+
 @pytest.mark.parametrize("value,said", [(None, "is missing; it must be true or false"), (1, "must be true or false")])
 def test_whether_blocks_stand_side_by_side_is_no_guess(value, said, tmp_path, cache):
     change = {"gptneox.attention.layer_norm_epsilon": 1e-5, "gptneox.use_parallel_residual": value}
