@@ -367,11 +367,18 @@ static enum err make_rates(const struct st_tensor *st, float *out, u32 count, st
 	return ERR_OK;
 }
 
-/* Rates are floats when they are used. Of a step that is not 0 nothing is kept at the largest one, as at infinity, and at a step of 0 all is. */
-static void bound_rates(float *out, u32 count)
+/* Rates are floats when they are used, and an infinite one times a step of 0 would be no number. */
+static enum err bound_rates(const struct st_tensor *st, float *out, u32 count, struct err_msg *em)
 {
-	for (u32 i = 0; i < count; i++)
+	const float most = 88.72283f; /* the logarithm of the largest float */
+
+	for (u32 i = 0; i < count; i++) {
+		if (out[i] > most)
+			return err_set(em, ERR_FORMAT, "%s: tensor %s has %g at [%u]; e to the power of it is what states decay by, and must be a number: it must be "
+						       "%g at most", st->file, st->name, (double)out[i], i, (double)most);
 		out[i] = fminf(out[i], KERN_RATE_LOG_MAX);
+	}
+	return ERR_OK;
 }
 
 /* Of states whose values each decay by themselves, what is held: not the logarithm. */
@@ -459,7 +466,7 @@ enum err weights_read_vector(struct weights_reader *r, enum weight_slot slot, u3
 		if (slot == SLOT_RATE_LOG && quant_config_has(&p->config->quant, QUANT_GGUF))
 			e = make_rates(st, out + before, done - before, em);
 		if (!e && slot == SLOT_RATE_LOG)
-			bound_rates(out + before, done - before);
+			e = bound_rates(st, out + before, done - before, em);
 		else if (!e && slot == SLOT_RATES) /* one tensor, of which columns have become rows */
 			e = expand_rates(p, st, out, rows.count * weights_dim(p->config, a->tensors[i].columns), em);
 		if (e)

@@ -249,10 +249,10 @@ static void check_scan(const struct layer_weights *w, const char *at_name)
 #undef NAMED
 }
 
-/* What e to the power of it is no float any more: a step keeps nothing then, which it does as well at the largest rate that is one. */
-Test(weights_recurrent, rates_that_no_float_holds_are_the_largest_that_one_does)
+/* What e to the power of it is no float any more is refused; what nearly is none is at the largest rate that kernels take. */
+Test(weights_recurrent, rates_that_no_float_holds_are_refused_by_name)
 {
-	static const float learned[8] = {0, 1, 2, 3, 87, 88, 89, 1e30f};
+	static float learned[8] = {0, 1, 2, 3, 87, 88, 88.5f, 88.7f};
 	static const char *const texts[] = {QWEN(""), GRANITE, MAMBA2}, *const names[] = {"linear_attn", "mamba", "mixer"};
 	char name[64];
 
@@ -267,6 +267,11 @@ Test(weights_recurrent, rates_that_no_float_holds_are_the_largest_that_one_does)
 		cr_assert_eq(model_weights_load(&l.weights, &l.plan, &em), ERR_OK, "%s", em.text);
 		for (u32 i = 0; i < 4; i++) /* this rank's heads */
 			cr_expect_eq(l.weights.layers[0].rate_log[i], i == 0 ? 87 : KERN_RATE_LOG_MAX, "%s: %u", name, i);
+		model_weights_fini(&l.weights);
+		learned[6] = 89;
+		cr_assert_eq(model_weights_load(&l.weights, &l.plan, &em), ERR_FORMAT);
+		cr_expect(strstr(em.text, "A_log has 89 at [2]") && strstr(em.text, "it must be 88.7228 at most"), "%s", em.text);
+		learned[6] = 88.5f;
 		unload();
 	}
 }
