@@ -71,7 +71,7 @@ enum weight_slot {
 	SLOT_EXPERT_GATE_UP_BIAS, /* of all experts */
 	SLOT_EXPERT_DOWN,
 	SLOT_EXPERT_DOWN_BIAS,
-	/* Of experts that work on fewer values than the stream has: what makes these of it, and it of what they say together */
+	/* Of experts that work on another number of values than the stream has: what makes these of it, and it of what they say together */
 	SLOT_EXPERTS_IN,
 	SLOT_EXPERTS_IN_BIAS,
 	SLOT_EXPERTS_OUT,

@@ -190,7 +190,7 @@ static enum err run_chosen(struct moe *m, const struct layer_weights *w, const f
 	return e ? e : failed(m->ops->moe_combine(m->ctx, &combine), "moe_combine", em);
 }
 
-/* Of experts that are narrower than the stream. What ranks have of their answer may be widened before it is added up. */
+/* Of experts of another width than the stream. What ranks have of their answer may be brought to its width before it is added up. */
 static enum err run_narrow(struct moe *m, const struct layer_weights *w, const float *x, float *out, u32 tokens, struct err_msg *em)
 {
 	const float *bias = m->shard->rank == 0 ? w->experts_out_bias : NULL;

@@ -23,7 +23,7 @@ struct moe {
 	u32 *expert_start; /* [experts + 1] */
 	/* Of the expert of all tokens, where there is one. [tokens_max][...] */
 	float *shared_gate_up, *shared_activated, *shared, *shared_gate;
-	/* Of experts that are narrower than the stream: what they read and what they say. [tokens_max][experts_narrow] */
+	/* Of experts of another width than the stream: what they read and what they say. [tokens_max][experts_narrow] */
 	float *narrow_in, *narrow_out;
 };
 
