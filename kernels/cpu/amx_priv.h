@@ -119,22 +119,47 @@ static ALWAYS_INLINE const char *amx_whole_piece(const char *weights, u32 units,
 	return to;
 }
 
-/* Asks for `bytes` bytes from `from` on, of weights that come later. */
-static ALWAYS_INLINE const char *amx_ask_ahead(const char *from, size_t bytes)
+enum { AMX_STREAMS = 4 }; /* as many as a piece has products of tiles */
+
+/* Weights that come later, of which tiles ask for a part beside their products: a line of each quarter in turn, for memory brings four streams
+ * sooner than one. */
+struct amx_asking {
+	const char *at; /* the first quarter's next line */
+	size_t apart;	/* from there to the next quarter's */
+	u32 each, more; /* lines of a quarter that a piece of tiles asks for; the first `more` pieces one more */
+};
+
+/* What tiles of `pieces` pieces together ask for: `bytes` of a block behind the first `before`, in lines of four that begin there. */
+static ALWAYS_INLINE struct amx_asking amx_asking_of(const char *block, size_t block_bytes, size_t before, size_t bytes, u32 pieces)
 {
-	for (const char *end = from + bytes; from < end; from += 64)
-		_mm_prefetch(from, _MM_HINT_T1);
-	return from;
+	const size_t four = (size_t)AMX_STREAMS * TILE_LINE, lines = kern_ceil(block_bytes, four);
+	const size_t first = before / four, end = kern_min(lines, kern_ceil(before + bytes, four));
+	const u32 count = end > first ? (u32)(end - first) : 0;
+	return (struct amx_asking){block + first * TILE_LINE, lines * TILE_LINE, count / pieces, count % pieces};
 }
 
-/* The same of a block whose first `ordered` bytes, whole blocks of pages, are asked for as TILE_PAGES says: the i-th line in the i-th's turn. */
-static ALWAYS_INLINE const char *amx_ask_in_order(const char *from, size_t bytes, const char *block, size_t ordered)
+/* How many lines of each quarter the next piece asks for: behind its products those of the first, the second and so on, and then it says so. */
+static ALWAYS_INLINE u32 amx_asks(struct amx_asking *a)
 {
-	for (const char *end = from + bytes; from < end; from += TILE_LINE) {
-		const size_t at = (size_t)(from - block);
-		_mm_prefetch(at < ordered ? block + tile_ordered(at) : from, _MM_HINT_T1);
-	}
-	return from;
+	const u32 one = a->more > 0 ? 1 : 0;
+	a->more -= one;
+	return a->each + one;
+}
+
+static ALWAYS_INLINE void amx_ask(const struct amx_asking *a, u32 quarter, u32 count)
+{
+	const char *at = a->at + quarter * a->apart;
+	if (count > 0)
+		_mm_prefetch(at, _MM_HINT_T1);
+	if (count > 1)
+		_mm_prefetch(at + TILE_LINE, _MM_HINT_T1);
+	for (u32 i = 2; i < count; i++)
+		_mm_prefetch(at + i * TILE_LINE, _MM_HINT_T1);
+}
+
+static ALWAYS_INLINE void amx_asked(struct amx_asking *a, u32 count)
+{
+	a->at += count * TILE_LINE;
 }
 
 /* A panel's columns of a row that will be stored to. */

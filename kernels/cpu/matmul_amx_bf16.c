@@ -11,7 +11,6 @@ enum {
 	K_BLOCK = 512, /* of a panel: in the first cache, for all tiles of rows */
 	K_WHOLE = 640,
 	STRAIGHT_ROWS = 8,
-	PRODUCTS = 4, /* of tiles, for a piece */
 };
 
 /* ---------------------------------------------------------------- inputs */
@@ -143,43 +142,37 @@ struct begins {
 	size_t bytes;
 };
 
-/* Weights that come later, of which a part is asked for behind each product: all at once they keep a piece's loads waiting. */
-struct asking {
-	const char *at, *end; /* of a piece's */
-	const char *block;
-	size_t ordered, each;
-};
-
-/* At most `bytes` of what is left of a piece's. The last line may end behind these. */
-static ALWAYS_INLINE void ask_bytes(struct asking *a, size_t bytes)
-{
-	const size_t rest = a->at < a->end ? (size_t)(a->end - a->at) : 0;
-	a->at = amx_ask_in_order(a->at, rest < bytes ? rest : bytes, a->block, a->ordered);
-}
-
-static ALWAYS_INLINE void ask_part(struct asking *a)
-{
-	ask_bytes(a, a->each);
-}
-
-/* As add_piece, of weights that stay, while inputs go by. All loads come first, so that none waits behind what is asked for. */
-static ALWAYS_INLINE void add_many(const char *x, size_t lower, const char *weights, struct asking *a)
+/* As add_piece, of weights that stay, while inputs go by. All loads come first, so that none waits behind what is asked for: `count` lines of each
+ * quarter. */
+static ALWAYS_INLINE void add_many(const char *x, size_t lower, const char *weights, struct amx_asking *a, u32 count)
 {
 	amx_load_once(4, x, AMX_ROW_BYTES);
 	amx_load(6, weights, KERN_GROUP_UNIT);
 	amx_load(7, weights + AMX_ROW_BYTES, KERN_GROUP_UNIT);
-	if (lower > 0)
-		amx_load_once(5, x + lower, AMX_ROW_BYTES);
+	amx_load_once(5, x + lower, AMX_ROW_BYTES);
 	amx_add_bf16(0, 4, 6);
-	ask_part(a);
+	amx_ask(a, 0, count);
 	amx_add_bf16(1, 4, 7);
-	ask_part(a);
-	if (lower > 0)
-		amx_add_bf16(2, 5, 6);
-	ask_part(a);
-	if (lower > 0)
-		amx_add_bf16(3, 5, 7);
-	ask_part(a);
+	amx_ask(a, 1, count);
+	amx_add_bf16(2, 5, 6);
+	amx_ask(a, 2, count);
+	amx_add_bf16(3, 5, 7);
+	amx_ask(a, 3, count);
+	amx_asked(a, count);
+}
+
+/* The same in straight code for what most ask for. */
+static ALWAYS_INLINE void add_asking(const char *x, size_t lower, const char *weights, struct amx_asking *a)
+{
+	const u32 count = amx_asks(a);
+	if (count == 0)
+		add_many(x, lower, weights, a, 0);
+	else if (count == 1)
+		add_many(x, lower, weights, a, 1);
+	else if (count == 2)
+		add_many(x, lower, weights, a, 2);
+	else
+		add_many(x, lower, weights, a, count);
 }
 
 /* What of the sums is stored and filled again in turn. The arguments are constants, but for `row`. */
@@ -194,8 +187,10 @@ static ALWAYS_INLINE void add_many(const char *x, size_t lower, const char *weig
 	} while (0)
 
 /* A tile's first piece: as add_piece, beside storing what the tile before has left, of as many rows, `upper` of them upper ones. */
-static ALWAYS_INLINE void add_first(const struct unstored *u, const struct begins *b, u32 upper, const char *x, size_t lower, const char *weights)
+static ALWAYS_INLINE void add_first(const struct unstored *u, const struct begins *b, u32 upper, const char *x, size_t lower, const char *weights,
+				    struct amx_asking *a)
 {
+	const u32 count = amx_asks(a);
 	TURN(0, 0, 0);
 	amx_load_once(4, x, AMX_ROW_BYTES);
 	amx_load(6, weights, KERN_GROUP_UNIT);
@@ -203,13 +198,14 @@ static ALWAYS_INLINE void add_first(const struct unstored *u, const struct begin
 	TURN(1, 0, 1);
 	amx_load(7, weights + AMX_ROW_BYTES, KERN_GROUP_UNIT);
 	amx_add_bf16(1, 4, 7);
-	if (lower == 0)
-		return;
 	TURN(2, upper, 0);
 	amx_load_once(5, x + lower, AMX_ROW_BYTES);
 	amx_add_bf16(2, 5, 6);
 	TURN(3, upper, 1);
 	amx_add_bf16(3, 5, 7);
+	for (u32 i = 0; i < AMX_STREAMS; i++)
+		amx_ask(a, i, count);
+	amx_asked(a, count);
 }
 
 /* Whether sums of all rows lie where registers can be filled from and stored to: registers may have a row more than there is. */
@@ -281,39 +277,41 @@ static void act_rows(const struct blocked_acts *a, u32 first, u32 end)
 	}
 }
 
-/* Where there is a row less than the registers have, theirs has what follows in memory, and goes nowhere. */
+static struct amx_asking asking_of(const struct blocked_tile *t, u32 units, u32 pieces)
+{
+	return amx_asking_of(t->prefetch_block, t->prefetch_bytes, (size_t)(t->prefetch - t->prefetch_block), (size_t)units * t->prefetch_step, pieces);
+}
+
+/* Blocks have more than AMX_ROWS rows, and so have their tiles. Where there is a row less than the registers have, theirs has what follows in memory,
+ * and goes nowhere. */
 static void tile_many(const struct blocked_tile *t, u32 rows)
 {
 	_Alignas(64) float gathered[AMX_TILE_ROWS][KERN_PANEL];
 	_Alignas(64) char last[AMX_PIECE_BYTES];
 	struct unstored *held = (struct unstored *)(void *)t->held;
-	const u32 units = kern_ceil(t->k_count, 2), upper = amx_upper(t->most_rows);
-	const size_t lower = t->most_rows > upper ? (size_t)upper * AMX_ROW_BYTES : 0, step = (size_t)rows * AMX_ROW_BYTES;
-	const size_t asked = (size_t)t->prefetch_step * AMX_UNITS;
+	const u32 units = kern_ceil(t->k_count, 2), pieces = kern_ceil(units, AMX_UNITS), upper = amx_upper(t->most_rows);
+	const size_t lower = (size_t)upper * AMX_ROW_BYTES, step = (size_t)rows * AMX_ROW_BYTES;
 	const char *x = t->x, *weights = t->weights;
 	const float *out = t->out;
-	struct asking ask = {.at = t->prefetch, .block = t->prefetch_block, .each = asked / PRODUCTS / TILE_LINE * TILE_LINE + TILE_LINE};
-	const u32 asks = t->last && t->columns == KERN_PANEL ? kern_ceil(rows * AMX_UNITS, units) : 0;
-	const u32 acts = kern_ceil(t->acts.rows * AMX_UNITS, units);
+	struct amx_asking ask = asking_of(t, units, pieces);
+	const u32 outs = t->last && t->columns == KERN_PANEL ? kern_ceil(rows, pieces) : 0;
+	const u32 acts = kern_ceil(t->acts.rows, pieces);
 	const struct begins begins = begin_many(t, rows, gathered);
 	const struct unstored before = t->opens ? (struct unstored){0} : *held;
 	u32 acted = 0;
-	ask.ordered = t->prefetch_bytes / TILE_ORDERED * TILE_ORDERED;
+	ASSERT(t->most_rows > AMX_ROWS);
 	VARIANT(amx_rows)(t->most_rows);
-	for (u32 u = 0, due = 0; u < units; u += AMX_UNITS, weights += AMX_PIECE_BYTES, x += step) {
-		const char *piece = amx_whole_piece(weights, units - u, last);
-		for (u32 i = 0; i < asks; i++, out += t->out_stride)
+	for (u32 p = 0, due = acts; p < pieces; p++, due += acts, weights += AMX_PIECE_BYTES, x += step) {
+		const bool ends = p + 1 == pieces;
+		const char *piece = amx_whole_piece(weights, units - p * AMX_UNITS, last);
+		for (u32 i = 0; i < outs; i++, out += t->out_stride)
 			amx_ask_row(out);
-		ask.end = ask.at + asked;
-		if (u == 0)
-			add_first(&before, &begins, upper, x, lower, piece);
+		if (p == 0)
+			add_first(&before, &begins, upper, x, lower, piece, &ask);
 		else
-			add_many(x, lower, piece, &ask);
-		ask_bytes(&ask, asked);
-		ask.at = ask.end;
-		due += acts;
-		if (acted < t->acts.rows && (due >= acted + ACTED_AT_ONCE || u + AMX_UNITS >= units)) {
-			const u32 end = u + AMX_UNITS >= units ? t->acts.rows : kern_min(due, t->acts.rows);
+			add_asking(x, lower, piece, &ask);
+		if (acted < t->acts.rows && (due >= acted + ACTED_AT_ONCE || ends)) {
+			const u32 end = ends ? t->acts.rows : kern_min(due, t->acts.rows);
 			act_rows(&t->acts, acted, end);
 			acted = end;
 		}

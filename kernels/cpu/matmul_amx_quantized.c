@@ -150,14 +150,17 @@ struct beside {
 	u32 rows, pieces; /* of the group */
 	const float *outs; /* or NULL */
 	size_t out_step;   /* from product to product */
+	struct amx_asking *ask; /* or NULL */
 };
 
 enum { STORING = 2 }; /* products until sums of upper rows are where they are joined from; those of lower ones are before they have their turn */
 
-/* Behind the `turn`-th product. */
-static ALWAYS_INLINE void go_on(const struct beside *b, u32 turn)
+/* Behind the `turn`-th product, of a piece that asks for `asks` lines of each quarter. */
+static ALWAYS_INLINE void go_on(const struct beside *b, u32 turn, u32 asks)
 {
 	const u32 each = kern_ceil(b->rows, b->pieces * PRODUCTS - STORING);
+	if (b->ask)
+		amx_ask(b->ask, turn % PRODUCTS, asks);
 	if (b->outs)
 		amx_ask_row(b->outs + turn * b->out_step);
 	if (b->last && turn >= STORING)
@@ -175,40 +178,42 @@ static ALWAYS_INLINE void go_on(const struct beside *b, u32 turn)
 /* The `piece`-th of the 64 values of k of a group, times weights: added to the sums. */
 static ALWAYS_INLINE void add_piece(const char *x, u32 lower, const char *weights, const struct beside *b, u32 piece)
 {
-	const u32 turn = piece * PRODUCTS;
+	const u32 turn = piece * PRODUCTS, asks = b->ask ? amx_asks(b->ask) : 0;
 	const bool begins = piece == 0;
 	if (begins)
 		BEGIN(0, 0, 0);
 	amx_load_once(4, x, AMX_ROW_BYTES);
 	amx_load(6, weights, KERN_GROUP_UNIT);
 	amx_add_bytes(0, 4, 6);
-	go_on(b, turn);
+	go_on(b, turn, asks);
 	if (begins)
 		BEGIN(1, 0, 1);
 	amx_load(7, weights + AMX_ROW_BYTES, KERN_GROUP_UNIT);
 	amx_add_bytes(1, 4, 7);
-	go_on(b, turn + 1);
+	go_on(b, turn + 1, asks);
 	if (lower > 0) {
 		if (begins)
 			BEGIN(2, lower, 0);
 		amx_load_once(5, x + lower * AMX_ROW_BYTES, AMX_ROW_BYTES);
 		amx_add_bytes(2, 5, 6);
 	}
-	go_on(b, turn + 2);
+	go_on(b, turn + 2, asks);
 	if (lower > 0) {
 		if (begins)
 			BEGIN(3, lower, 1);
 		amx_add_bytes(3, 5, 7);
 	}
-	go_on(b, turn + 3);
+	go_on(b, turn + 3, asks);
+	if (b->ask)
+		amx_asked(b->ask, asks);
 }
 
-/* Where tiles are, and what is asked for beside a piece: `prefetch_bytes`, or of few rows, whose weights come from memory while they are multiplied,
- * as many as it has. */
+/* Where tiles are, and what is asked for beside them; of few rows, whose weights come from memory while they are multiplied, as many of them as a
+ * piece has. */
 struct place {
-	const char *x, *weights, *prefetch;
-	u32 prefetch_bytes;
-	const struct matmul_tile *few; /* or NULL */
+	const char *x, *weights;
+	struct amx_asking ask;
+	const struct matmul_tile *few; /* or NULL: then `ask`, or else `fetch` */
 	struct tile_fetch fetch;
 };
 
@@ -223,12 +228,8 @@ static ALWAYS_INLINE void begin_group(struct place *p)
 		tile_prefetch_head(p->few, &p->fetch, KERN_GROUP_HEAD, true);
 }
 
-static ALWAYS_INLINE void ask_beside_piece(struct place *p)
+static ALWAYS_INLINE void ask_for_few(struct place *p)
 {
-	if (!p->few) {
-		p->prefetch = amx_ask_ahead(p->prefetch, p->prefetch_bytes);
-		return;
-	}
 	for (u32 i = 0; i < AMX_UNITS; i++)
 		if (p->few->prefetch_base)
 			tile_prefetch_in_order(&p->fetch, true, true);
@@ -245,27 +246,27 @@ static ALWAYS_INLINE void add_group(struct place *p, u32 last_units, const struc
 #pragma GCC unroll 2
 	for (u32 i = 0; i < b->pieces; i++, weights += AMX_PIECE_BYTES, x += (size_t)rows * AMX_ROW_BYTES) {
 		const char *from = i + 1 == b->pieces ? amx_whole_piece(weights, last_units, filled) : weights;
-		ask_beside_piece(p);
+		if (p->few)
+			ask_for_few(p);
 		add_piece(x, lower, from, b, i);
 	}
 }
 
-/* The same, in code for the group's form. `last` NULL: there is none to be stored to `sums` and joined. */
-static ALWAYS_INLINE void add_any_group(struct place *p, u32 units, i32 *sums, const struct group *last, bool zeros, u32 rows, const float *outs,
-					size_t out_step)
+/* The same, in code for the group's form; `b` has all but that. */
+static ALWAYS_INLINE void add_any_group(struct place *p, u32 units, struct beside b)
 {
 	const u32 rest = (units - 1) % AMX_UNITS + 1;
-	const bool dense = last && last->from_stride == KERN_PANEL && last->to_stride == KERN_PANEL;
-	if (!last && units <= AMX_UNITS)
-		add_group(p, rest, &(struct beside){NULL, NULL, zeros, false, rows, 1, outs, out_step});
-	else if (!last)
-		add_group(p, rest, &(struct beside){NULL, NULL, zeros, false, rows, 2, outs, out_step});
-	else if (units <= AMX_UNITS)
-		add_group(p, rest, &(struct beside){last, sums, zeros, false, rows, 1, outs, out_step});
+	const bool whole = units > AMX_UNITS, dense = b.last && b.last->from_stride == KERN_PANEL && b.last->to_stride == KERN_PANEL;
+	if (!b.last && !whole)
+		add_group(p, rest, &(struct beside){NULL, NULL, b.zeros, false, b.rows, 1, b.outs, b.out_step, b.ask});
+	else if (!b.last)
+		add_group(p, rest, &(struct beside){NULL, NULL, b.zeros, false, b.rows, 2, b.outs, b.out_step, b.ask});
+	else if (!whole)
+		add_group(p, rest, &(struct beside){b.last, b.sums, b.zeros, false, b.rows, 1, b.outs, b.out_step, b.ask});
 	else if (dense)
-		add_group(p, rest, &(struct beside){last, sums, zeros, true, rows, 2, outs, out_step});
+		add_group(p, rest, &(struct beside){b.last, b.sums, b.zeros, true, b.rows, 2, b.outs, b.out_step, b.ask});
 	else
-		add_group(p, rest, &(struct beside){last, sums, zeros, false, rows, 2, outs, out_step});
+		add_group(p, rest, &(struct beside){b.last, b.sums, b.zeros, false, b.rows, 2, b.outs, b.out_step, b.ask});
 }
 
 static bool goes_to_out(const struct blocked_tile *t)
@@ -326,7 +327,7 @@ static ALWAYS_INLINE void run_tiles(const struct blocked_tile *first, u32 count,
 	_Alignas(64) i32 sums[AMX_TILE_ROWS * KERN_PANEL];
 	_Alignas(64) float between[AMX_TILE_ROWS * KERN_PANEL];
 	struct blocked_tile t = *first;
-	const u32 products = kern_ceil(t.k_count, AMX_ROW_BYTES) * PRODUCTS, asks = kern_ceil(rows, products);
+	const u32 products = kern_ceil(t.k_count, AMX_ROW_BYTES) * PRODUCTS, each = kern_ceil(rows, products);
 	const bool direct = goes_to_out(&t);
 	struct group last = {.row_count = rows};
 	VARIANT(amx_rows)(rows);
@@ -337,11 +338,18 @@ static ALWAYS_INLINE void run_tiles(const struct blocked_tile *first, u32 count,
 		for (u32 k = 0, g = 0; k < t.k_count; k += t.width, g++, at++) {
 			const u32 units = kern_ceil(kern_min(t.width, t.k_count - k), 4);
 			begin_group(&p);
-			add_any_group(&p, units, sums, at == 0 ? NULL : &last, zeros, rows, outs, asks * t.out_stride);
+			add_any_group(&p, units,
+				      (struct beside){.last = at == 0 ? NULL : &last,
+						      .sums = sums,
+						      .zeros = zeros,
+						      .rows = rows,
+						      .outs = outs,
+						      .out_step = each * t.out_stride,
+						      .ask = p.few ? NULL : &p.ask});
 			group_of(&last, &t, g, &p, sums, from, stride, between);
 			p.weights += KERN_GROUP_HEAD + (size_t)t.width * KERN_PANEL;
 			p.x += (size_t)rows * (t.width + HEAD_BYTES);
-			outs = outs ? outs + t.width / AMX_ROW_BYTES * PRODUCTS * asks * t.out_stride : NULL;
+			outs = outs ? outs + t.width / AMX_ROW_BYTES * PRODUCTS * each * t.out_stride : NULL;
 		}
 	}
 	amx_store_sums(sums, rows, KERN_PANEL * sizeof(*sums));
@@ -350,9 +358,11 @@ static ALWAYS_INLINE void run_tiles(const struct blocked_tile *first, u32 count,
 		end_sums(t, rows);
 }
 
-static struct place place_of(const struct blocked_tile *t)
+static struct place place_of(const struct blocked_tile *t, u32 count)
 {
-	return (struct place){.x = t->x, .prefetch = t->prefetch, .prefetch_bytes = t->prefetch_step * AMX_UNITS};
+	const size_t before = (size_t)(t->prefetch - t->prefetch_block), bytes = (size_t)count * kern_ceil(t->k_count, 4) * t->prefetch_step;
+	const u32 pieces = count * kern_ceil(t->k_count, AMX_ROW_BYTES);
+	return (struct place){.x = t->x, .ask = amx_asking_of(t->prefetch_block, t->prefetch_bytes, before, bytes, pieces)};
 }
 
 /* All that a tile reads and writes. */
@@ -379,9 +389,9 @@ static bool tiles(const struct blocked_tile *t, u32 count)
 		checked.out += AMX_TILE_ROWS * t->out_stride;
 	}
 	if (t->scales == BLOCKED_ZEROS)
-		run_tiles(t, count, AMX_TILE_ROWS, true, place_of(t));
+		run_tiles(t, count, AMX_TILE_ROWS, true, place_of(t, count));
 	else
-		run_tiles(t, count, AMX_TILE_ROWS, false, place_of(t));
+		run_tiles(t, count, AMX_TILE_ROWS, false, place_of(t, count));
 	return true;
 }
 
@@ -389,7 +399,7 @@ static void tile(const struct blocked_tile *t, u32 rows)
 {
 	if (CHECKS_BYTES)
 		check_tile(t, rows);
-	run_tiles(t, 1, rows, t->scales == BLOCKED_ZEROS, place_of(t));
+	run_tiles(t, 1, rows, t->scales == BLOCKED_ZEROS, place_of(t, 1));
 }
 
 enum { K_BLOCK = 512, K_WHOLE = 896 }; /* of a panel: in the first cache, beside a tile's sums */
