@@ -56,6 +56,7 @@ void emulated_load(u32 tile, const void *from, size_t stride);
 void emulated_store(u32 tile, void *to, size_t stride);
 void emulated_add_bf16(u32 sums, u32 inputs, u32 weights);
 void emulated_add_bytes(u32 sums, u32 inputs, u32 weights);
+void emulated_add_signed(u32 sums, u32 inputs, u32 weights);
 #define amx_configure		 emulated_configure
 #define amx_zero(tile)		 emulated_zero(tile)
 #define amx_load(tile, from, stride) emulated_load(tile, from, stride)
@@ -63,6 +64,7 @@ void emulated_add_bytes(u32 sums, u32 inputs, u32 weights);
 #define amx_store(tile, to, stride) emulated_store(tile, to, stride)
 #define amx_add_bf16(sums, inputs, weights)  emulated_add_bf16(sums, inputs, weights)
 #define amx_add_bytes(sums, inputs, weights) emulated_add_bytes(sums, inputs, weights)
+#define amx_add_signed(sums, inputs, weights) emulated_add_signed(sums, inputs, weights)
 #else
 /* The compiler's own forms of these do not say that they read and write memory. */
 static ALWAYS_INLINE void amx_configure(const struct amx_config *config)
@@ -85,6 +87,9 @@ static ALWAYS_INLINE void amx_configure(const struct amx_config *config)
 /* sums += inputs' signed bytes times the weights' unsigned ones. */
 #define amx_add_bytes(sums, inputs, weights) \
 	__asm__ volatile("tdpbsud %%tmm" #weights ", %%tmm" #inputs ", %%tmm" #sums : : : "memory")
+/* The same of weights with a sign. */
+#define amx_add_signed(sums, inputs, weights) \
+	__asm__ volatile("tdpbssd %%tmm" #weights ", %%tmm" #inputs ", %%tmm" #sums : : : "memory")
 #endif
 
 static ALWAYS_INLINE void amx_zero_sums(void)

@@ -5,7 +5,9 @@
  * long. So the two alternate: while tiles sum one group, vectors join the one before, a few rows behind every product but the first two, beside
  * which its sums are stored.
  *
- * Inputs of a tile of R rows lie by groups: the rows' scales, R floats, -128 times their sums, R i32, and bytes [width / 64][R][64]. */
+ * Inputs of a tile of R rows lie by groups: the rows' scales, R floats, -128 times their sums, R i32, and bytes [width / 64][R][64]. Weights in 4 bits
+ * become bytes with a sign, which spares vectors a quarter of the joining; those in 8 bits are stored without, as VPDPBUSD takes them. */
+#define UNPACKED_OFFSET 0
 #include "kernels/cpu/amx_priv.h"
 #include "kernels/cpu/matmul_round_avx512_priv.h"
 #include "kernels/cpu/matmul_tile_priv.h"
@@ -105,6 +107,13 @@ static bool pack(const struct blocked_job *j, const float *x, u32 rows, u32 k, u
 
 /* ---------------------------------------------------------------- tiles */
 
+/* What weights' bytes are. */
+enum form {
+	OFFSET, /* 128 more than the weights */
+	SIGNED,
+	ZEROS /* q, whose zeros the group's sums lose */
+};
+
 /* A group that tiles have summed, and where its sums go to. */
 struct group {
 	const i32 *sums; /* [rows][KERN_PANEL] */
@@ -116,9 +125,8 @@ struct group {
 	size_t from_stride, to_stride;
 };
 
-/* Rows [r, end) of it: to = from + scales * (sums - zero * sum of the inputs). Where weights have no zeros their bytes have 128 added. `dense`: rows
- * of both lie one behind the other. */
-static ALWAYS_INLINE void join(const struct group *g, bool zeros, bool dense, u32 r, u32 end)
+/* Rows [r, end) of it: to = from + scales * (sums - what is too much, times the sum of the inputs). `dense`: rows of both lie one behind the other. */
+static ALWAYS_INLINE void join(const struct group *g, enum form form, bool dense, u32 r, u32 end)
 {
 	const vec scales[VECS] = {vec_load(g->scales), vec_load(g->scales + VEC_LANES)};
 	const size_t from_stride = dense ? KERN_PANEL : g->from_stride, to_stride = dense ? KERN_PANEL : g->to_stride;
@@ -132,10 +140,10 @@ static ALWAYS_INLINE void join(const struct group *g, bool zeros, bool dense, u3
 		for (u32 v = 0; v < VECS; v++) {
 			__m512i sum = _mm512_load_si512(g->sums + r * KERN_PANEL + v * VEC_LANES);
 			vec value;
-			if (zeros)
+			if (form == ZEROS)
 				value = vec_fma(vec_load(g->zeros + v * VEC_LANES), vec_set1((float)begin), _mm512_cvtepi32_ps(sum));
 			else
-				value = _mm512_cvtepi32_ps(_mm512_add_epi32(sum, _mm512_set1_epi32(begin)));
+				value = _mm512_cvtepi32_ps(form == SIGNED ? sum : _mm512_add_epi32(sum, _mm512_set1_epi32(begin)));
 			vec_store(to + v * VEC_LANES, vec_fma(value, vec_mul(scales[v], own), vec_load(from + v * VEC_LANES)));
 		}
 	}
@@ -146,7 +154,8 @@ static ALWAYS_INLINE void join(const struct group *g, bool zeros, bool dense, u3
 struct beside {
 	const struct group *last; /* or NULL */
 	i32 *sums; /* the last one's, KERN_PANEL of a row */
-	bool zeros, dense;
+	enum form form;
+	bool dense;
 	u32 rows, pieces; /* of the group */
 	const float *outs; /* or NULL */
 	size_t out_step;   /* from product to product */
@@ -164,7 +173,7 @@ static ALWAYS_INLINE void go_on(const struct beside *b, u32 turn, u32 asks)
 	if (b->outs)
 		amx_ask_row(b->outs + turn * b->out_step);
 	if (b->last && turn >= STORING)
-		join(b->last, b->zeros, b->dense, kern_min((turn - STORING) * each, b->rows), kern_min((turn - STORING + 1) * each, b->rows));
+		join(b->last, b->form, b->dense, kern_min((turn - STORING) * each, b->rows), kern_min((turn - STORING + 1) * each, b->rows));
 }
 
 /* Sums begin with zeros, what they were is stored. The arguments are constants but for `row`. */
@@ -173,6 +182,15 @@ static ALWAYS_INLINE void go_on(const struct beside *b, u32 turn, u32 asks)
 		if (b->last) \
 			amx_store(sums_of, b->sums + (row) * KERN_PANEL + (column) * VEC_LANES, KERN_PANEL * sizeof(i32)); \
 		amx_zero(sums_of); \
+	} while (0)
+
+/* The arguments are numbers of registers. */
+#define ADD(sums, inputs, weights_of) \
+	do { \
+		if (b->form == SIGNED) \
+			amx_add_signed(sums, inputs, weights_of); \
+		else \
+			amx_add_bytes(sums, inputs, weights_of); \
 	} while (0)
 
 /* The `piece`-th of the 64 values of k of a group, times weights: added to the sums. */
@@ -184,24 +202,24 @@ static ALWAYS_INLINE void add_piece(const char *x, u32 lower, const char *weight
 		BEGIN(0, 0, 0);
 	amx_load_once(4, x, AMX_ROW_BYTES);
 	amx_load(6, weights, KERN_GROUP_UNIT);
-	amx_add_bytes(0, 4, 6);
+	ADD(0, 4, 6);
 	go_on(b, turn, asks);
 	if (begins)
 		BEGIN(1, 0, 1);
 	amx_load(7, weights + AMX_ROW_BYTES, KERN_GROUP_UNIT);
-	amx_add_bytes(1, 4, 7);
+	ADD(1, 4, 7);
 	go_on(b, turn + 1, asks);
 	if (lower > 0) {
 		if (begins)
 			BEGIN(2, lower, 0);
 		amx_load_once(5, x + lower * AMX_ROW_BYTES, AMX_ROW_BYTES);
-		amx_add_bytes(2, 5, 6);
+		ADD(2, 5, 6);
 	}
 	go_on(b, turn + 2, asks);
 	if (lower > 0) {
 		if (begins)
 			BEGIN(3, lower, 1);
-		amx_add_bytes(3, 5, 7);
+		ADD(3, 5, 7);
 	}
 	go_on(b, turn + 3, asks);
 	if (b->ask)
@@ -258,15 +276,15 @@ static ALWAYS_INLINE void add_any_group(struct place *p, u32 units, struct besid
 	const u32 rest = (units - 1) % AMX_UNITS + 1;
 	const bool whole = units > AMX_UNITS, dense = b.last && b.last->from_stride == KERN_PANEL && b.last->to_stride == KERN_PANEL;
 	if (!b.last && !whole)
-		add_group(p, rest, &(struct beside){NULL, NULL, b.zeros, false, b.rows, 1, b.outs, b.out_step, b.ask});
+		add_group(p, rest, &(struct beside){NULL, NULL, b.form, false, b.rows, 1, b.outs, b.out_step, b.ask});
 	else if (!b.last)
-		add_group(p, rest, &(struct beside){NULL, NULL, b.zeros, false, b.rows, 2, b.outs, b.out_step, b.ask});
+		add_group(p, rest, &(struct beside){NULL, NULL, b.form, false, b.rows, 2, b.outs, b.out_step, b.ask});
 	else if (!whole)
-		add_group(p, rest, &(struct beside){b.last, b.sums, b.zeros, false, b.rows, 1, b.outs, b.out_step, b.ask});
+		add_group(p, rest, &(struct beside){b.last, b.sums, b.form, false, b.rows, 1, b.outs, b.out_step, b.ask});
 	else if (dense)
-		add_group(p, rest, &(struct beside){b.last, b.sums, b.zeros, true, b.rows, 2, b.outs, b.out_step, b.ask});
+		add_group(p, rest, &(struct beside){b.last, b.sums, b.form, true, b.rows, 2, b.outs, b.out_step, b.ask});
 	else
-		add_group(p, rest, &(struct beside){b.last, b.sums, b.zeros, false, b.rows, 2, b.outs, b.out_step, b.ask});
+		add_group(p, rest, &(struct beside){b.last, b.sums, b.form, false, b.rows, 2, b.outs, b.out_step, b.ask});
 }
 
 static bool goes_to_out(const struct blocked_tile *t)
@@ -322,7 +340,7 @@ static ALWAYS_INLINE void group_of(struct group *of, const struct blocked_tile *
 }
 
 /* `count` tiles of `rows` rows. A group is joined beside the next one's products, be that the next tile's. */
-static ALWAYS_INLINE void run_tiles(const struct blocked_tile *first, u32 count, u32 rows, bool zeros, struct place p)
+static ALWAYS_INLINE void run_tiles(const struct blocked_tile *first, u32 count, u32 rows, enum form form, struct place p)
 {
 	_Alignas(64) i32 sums[AMX_TILE_ROWS * KERN_PANEL];
 	_Alignas(64) float between[AMX_TILE_ROWS * KERN_PANEL];
@@ -341,7 +359,7 @@ static ALWAYS_INLINE void run_tiles(const struct blocked_tile *first, u32 count,
 			add_any_group(&p, units,
 				      (struct beside){.last = at == 0 ? NULL : &last,
 						      .sums = sums,
-						      .zeros = zeros,
+						      .form = form,
 						      .rows = rows,
 						      .outs = outs,
 						      .out_step = each * t.out_stride,
@@ -353,7 +371,7 @@ static ALWAYS_INLINE void run_tiles(const struct blocked_tile *first, u32 count,
 		}
 	}
 	amx_store_sums(sums, rows, KERN_PANEL * sizeof(*sums));
-	join(&last, zeros, false, 0, rows);
+	join(&last, form, false, 0, rows);
 	for (t = *first; count > 0 && t.last && !direct; count--, t.sums += (size_t)rows * KERN_PANEL, t.out += rows * t.out_stride)
 		end_sums(t, rows);
 }
@@ -389,9 +407,11 @@ static bool tiles(const struct blocked_tile *t, u32 count)
 		checked.out += AMX_TILE_ROWS * t->out_stride;
 	}
 	if (t->scales == BLOCKED_ZEROS)
-		run_tiles(t, count, AMX_TILE_ROWS, true, place_of(t, count));
+		run_tiles(t, count, AMX_TILE_ROWS, ZEROS, place_of(t, count));
+	else if (t->scales == BLOCKED_POWERS)
+		run_tiles(t, count, AMX_TILE_ROWS, SIGNED, place_of(t, count));
 	else
-		run_tiles(t, count, AMX_TILE_ROWS, false, place_of(t, count));
+		run_tiles(t, count, AMX_TILE_ROWS, OFFSET, place_of(t, count));
 	return true;
 }
 
@@ -399,7 +419,14 @@ static void tile(const struct blocked_tile *t, u32 rows)
 {
 	if (CHECKS_BYTES)
 		check_tile(t, rows);
-	run_tiles(t, 1, rows, t->scales == BLOCKED_ZEROS, place_of(t, 1));
+	run_tiles(t, 1, rows, t->scales == BLOCKED_ZEROS ? ZEROS : t->scales == BLOCKED_POWERS ? SIGNED : OFFSET, place_of(t, 1));
+}
+
+/* Tiles join groups one way, whatever the inputs' scales. */
+static enum blocked_scales unpack_any_steps(const struct kern_weight *w, const char *from, u32 k_count, bool any_scales, char *to)
+{
+	(void)any_scales;
+	return unpack_steps(w, from, k_count, false, to);
 }
 
 enum { K_BLOCK = 512, K_WHOLE = 896 }; /* of a panel: in the first cache, beside a tile's sums */
@@ -419,7 +446,7 @@ enum { K_BLOCK = 512, K_WHOLE = 896 }; /* of a panel: in the first cache, beside
 		.norm = &blocked_norm_avx2}
 KERNEL(INT8, NULL);
 KERNEL(INT4, unpack_int4);
-KERNEL(STEPS, unpack_steps);
+KERNEL(STEPS, unpack_any_steps);
 #undef KERNEL
 
 /* ---------------------------------------------------------------- few rows */
@@ -450,7 +477,7 @@ static void tile_few(const struct matmul_tile *m, u32 rows)
 		check_tile(&t, rows);
 	for (u32 r = 0; r < rows && m->resume; r++)
 		amx_ask_row(m->out + r * m->out_stride);
-	run_tiles(&t, 1, rows, false, (struct place){.x = t.x, .few = m, .fetch = tile_fetch_begin(m)});
+	run_tiles(&t, 1, rows, OFFSET, (struct place){.x = t.x, .few = m, .fetch = tile_fetch_begin(m)});
 }
 
 static const struct matmul_kernel FEW_INT8 = {.tile_rows = AMX_TILE_ROWS,

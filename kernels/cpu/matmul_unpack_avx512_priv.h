@@ -8,6 +8,10 @@
 
 #if defined(VEC_LANES) && VEC_LANES == 16
 
+#ifndef UNPACKED_OFFSET
+#define UNPACKED_OFFSET 128 /* what is added to bytes, so that they have no sign; tiles take them with one, and define it as 0 */
+#endif
+
 enum {
 	EIGHTHS = 8, /* of a table */
 	TABLE_ROW = KERN_PANEL * 4,
@@ -16,7 +20,7 @@ enum {
 
 /* ---------------------------------------------------------------- weights in 4 bits */
 
-/* Unpacked as KERN_I8: groups of scales [32] in float and bytes [k / 4][32][4]. Zeros that are no eighths lie behind
+/* Unpacked as KERN_I8, but for bytes' offset: groups of scales [32] in float and bytes [k / 4][32][4]. Zeros that are no eighths lie behind
  * all groups, [group][32] floats, for they are multiplied by -128 times the inputs' sum as 1 / 128 of what they are;
  * bytes are then q. */
 
@@ -51,9 +55,9 @@ static bool eighths_heads(const char *from, u32 width, u32 k_count, char *to)
 			vec zero = load_f16(from + KERN_PANEL * 2 + v * 32);
 			__m512i eighths = _mm512_cvtps_epi32(vec_mul(zero, vec_set1(8)));
 			vec back = vec_mul(_mm512_cvtepi32_ps(eighths), vec_set1(0.125f));
-			__m512i offset = _mm512_sub_epi32(_mm512_set1_epi32(128), eighths); /* of -7 .. 128 eighths 0 .. 135 */
+			__m512i offset = _mm512_sub_epi32(_mm512_set1_epi32(UNPACKED_OFFSET), eighths); /* of -7 .. 128 eighths 0 .. 135, less 128 with a sign */
 			exact &= _mm512_cmp_ps_mask(zero, back, _CMP_EQ_OQ);
-			exact &= _mm512_cmple_epu32_mask(offset, _mm512_set1_epi32(135));
+			exact &= _mm512_cmple_epu32_mask(_mm512_sub_epi32(_mm512_set1_epi32(128), eighths), _mm512_set1_epi32(135));
 			vec_store((float *)(void *)to + v * VEC_LANES, vec_mul(load_f16(from + v * 32), vec_set1(0.125f)));
 			_mm512_storeu_si512(offsets + v * 64, _mm512_shuffle_epi8(offset, bytes_of_lanes));
 		}
@@ -124,7 +128,7 @@ struct step_part {
 	__m512i lower[VECS], upper[VECS], offsets[VECS];
 };
 
-/* Of a block of groups whose bytes become m * (q - 8) + c + 128: their scales, and behind all groups the parts. Its groups' scales may be multiplied by
+/* Of a block of groups whose bytes become m * (q - 8) + c + UNPACKED_OFFSET: their scales, and behind all groups the parts. Its groups' scales may be multiplied by
  * all powers that BLOCKED_POWERS has, for they are no less than 2^-24 and, unless loading refuses the values, less than 2^16, as halves are. */
 static void steps_heads(const char *from, u32 k_count, char *to)
 {
@@ -140,7 +144,7 @@ static void steps_heads(const char *from, u32 k_count, char *to)
 			__m512i own = _mm512_add_epi8(of_lane, _mm512_set1_epi32(0x01010000));
 			__m512i all = _mm512_or_si512(_mm512_maskz_shuffle_epi8(0x5555555555555555, even, own),
 						      _mm512_maskz_shuffle_epi8(0xaaaaaaaaaaaaaaaa, odd, own));
-			__m512i offsets = _mm512_sub_epi8(_mm512_add_epi8(centres, _mm512_set1_epi8((char)128)), _mm512_slli_epi16(all, 3));
+			__m512i offsets = _mm512_sub_epi8(_mm512_add_epi8(centres, _mm512_set1_epi8((char)UNPACKED_OFFSET)), _mm512_slli_epi16(all, 3));
 			_mm512_storeu_si512(to + v * 64, _mm512_and_si512(head, _mm512_set1_epi32((i32)0xffff0000)));
 #pragma GCC unroll 4
 			for (u32 p = 0; p < KERN_STEPS_PARTS; p++) {

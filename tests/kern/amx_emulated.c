@@ -60,16 +60,30 @@ void emulated_add_bf16(u32 sums, u32 inputs, u32 weights)
 	_mm_setcsr(before);
 }
 
-void emulated_add_bytes(u32 sums, u32 inputs, u32 weights)
+/* A byte with a sign, its highest bit flipped, is one without that is 128 more. */
+static void add_bytes(u32 sums, u32 inputs, u32 weights, bool with_sign)
 {
+	const __m512i flip = _mm512_set1_epi8(with_sign ? (char)128 : 0), offset = _mm512_set1_epi8((char)128);
 	ASSERT(registers.rows[inputs] == registers.rows[sums] && registers.rows[weights] == AMX_UNITS);
 	for (u32 r = 0; r < registers.rows[sums]; r++) {
-		__m512i sum = _mm512_loadu_si512(registers.data[sums][r]);
+		__m512i sum = _mm512_loadu_si512(registers.data[sums][r]), more = _mm512_setzero_si512();
 		for (u32 u = 0; u < AMX_UNITS; u++) {
+			const __m512i bytes = _mm512_xor_si512(_mm512_loadu_si512(registers.data[weights][u]), flip);
 			i32 four;
 			memcpy(&four, registers.data[inputs][r] + 4 * u, 4);
-			sum = _mm512_dpbusd_epi32(sum, _mm512_loadu_si512(registers.data[weights][u]), _mm512_set1_epi32(four));
+			sum = _mm512_dpbusd_epi32(sum, bytes, _mm512_set1_epi32(four));
+			more = _mm512_dpbusd_epi32(more, offset, _mm512_set1_epi32(four));
 		}
-		_mm512_storeu_si512(registers.data[sums][r], sum);
+		_mm512_storeu_si512(registers.data[sums][r], with_sign ? _mm512_sub_epi32(sum, more) : sum);
 	}
+}
+
+void emulated_add_bytes(u32 sums, u32 inputs, u32 weights)
+{
+	add_bytes(sums, inputs, weights, false);
+}
+
+void emulated_add_signed(u32 sums, u32 inputs, u32 weights)
+{
+	add_bytes(sums, inputs, weights, true);
 }
