@@ -13,6 +13,7 @@
  * bfloat16 (queries and weights rounded once), else in float32. 8-bit integers in whole numbers: queries and
  * the products of weight and scale become 16-bit integers of a row's and part's own unit, sums are exact. So do
  * 16-bit integers. E4M3 in float32. Objects with VNNI or BF16 have the types that these are for, and pass the others on. */
+#include "kernels/cpu/attention_asks_priv.h"
 #include "kernels/cpu/attention_queries_priv.h"
 #include "kernels/cpu/attention_scores_bf16_priv.h"
 #include "kernels/cpu/attention_scores_priv.h"
@@ -82,15 +83,23 @@ static void scales_ahead(const struct kern_attention_args *a, u32 row, u32 kv_he
 	}
 }
 
+/* The keys that a task reads: from the part that the first one it sees is in. */
+static void task_keys(const struct kern_attention_args *a, const struct attention_task *task, u32 *begin, u32 *end)
+{
+	const u32 last = a->context[task->row] - task->queries_of_row + task->query, first = kern_attention_first(a, last);
+	*begin = task->segment * ATTENTION_SEGMENT;
+	if (first > *begin)
+		*begin = first / ATTENTION_PART * ATTENTION_PART;
+	*end = kern_min(last + task->queries, task->segment_end * ATTENTION_SEGMENT);
+}
+
 /* Where the thread's next task begins to read. */
-static void find_following(struct tile *t, const struct attention_task *next)
+static void find_following(struct tile *t)
 {
 	const struct kern_attention_args *a = t->a;
-	u32 last = a->context[next->row] - next->queries_of_row + next->query;
-	u32 first = kern_attention_first(a, last);
-	u32 begin = next->segment * ATTENTION_SEGMENT, end = last + next->queries;
-	if (first > begin)
-		begin = first / ATTENTION_PART * ATTENTION_PART;
+	const struct attention_task *next = t->next;
+	u32 begin, end;
+	task_keys(a, next, &begin, &end);
 	for (u32 key = begin; t->following_count < AHEAD && key < end; key += GROUP)
 		t->following[t->following_count++] = key_memory(a, next->row, next->kv_head, key);
 	scales_ahead(a, next->row, next->kv_head, begin, end);
@@ -422,6 +431,41 @@ static bool see_any(const struct attention_rows *of, u32 begin, u32 end)
 	return own_end > begin && own_end > of->first[0];
 }
 
+/* Tile by tile, or two of one KV head as one. */
+static void rows_part_in_turn(struct tile *t, u32 tiles, u32 begin, u32 end)
+{
+	for (u32 i = 0, count = 1; i < tiles; i += count) {
+		struct attention_rows *of = &t->lane.rows[i];
+		const bool two = ATTENTION_TILES && !t->together && i % 2 == 0 && i + 1 < tiles;
+		count = two && see_any(of, begin, end) && see_any(of + 1, begin, end) ? 2 : 1;
+		if (t->together)
+			t->laced_keys = 0; /* those of the KV head before lie there */
+		if (see_any(of, begin, end))
+			rows_part(t, of, count, begin, kern_min(end, of[count - 1].end));
+	}
+}
+
+/* Has the part behind the one from key `at` on asked for, be that the task's or the next one's. False: it will not be. */
+static bool ask_for_next(struct tile *t, u32 at)
+{
+#if ATTENTION_TILES
+	const struct attention_task *of = t->task;
+	u32 begin = at + ATTENTION_PART, end = kern_min(t->end, of->segment_end * ATTENTION_SEGMENT);
+	if (!t->decodes)
+		return false;
+	if (begin >= end) {
+		of = t->next;
+		if (!of)
+			return false;
+		task_keys(t->a, of, &begin, &end);
+	}
+	return asks_begin(t->asks, t->a, of->row, of->kv_head, of->kv_heads, begin, end);
+#else
+	(void)t, (void)at;
+	return false;
+#endif
+}
+
 /* Rows of the task, `tiles` times up to ATTENTION_ROWS, over keys [begin, end). In turns they see the same of these, else each
  * its own part. */
 static void segment_run(struct tile *t, u32 tiles, u32 begin, u32 end)
@@ -439,16 +483,15 @@ static void segment_run(struct tile *t, u32 tiles, u32 begin, u32 end)
 		if (part_end <= t->lane.rows[0].first[0])
 			continue; /* before the window of all rows: rows start in rising order */
 		part_begin(t, at, part_end);
-		if (t->together) {
+		const bool asks = ask_for_next(t, at);
+		if (t->together && !t->asked)
 			rows_part_together(t, tiles, at, part_end);
-			continue;
-		}
-		for (u32 i = 0, count = 1; i < tiles; i += count) {
-			struct attention_rows *of = &t->lane.rows[i];
-			count = ATTENTION_TILES && i % 2 == 0 && i + 1 < tiles && see_any(of, at, part_end) && see_any(of + 1, at, part_end) ? 2 : 1;
-			if (see_any(of, at, part_end))
-				rows_part(t, of, count, at, kern_min(part_end, of[count - 1].end));
-		}
+		else
+			rows_part_in_turn(t, tiles, at, part_end);
+#if ATTENTION_TILES
+		asks_end(t->asks);
+#endif
+		t->asked = asks;
 	}
 	for (u32 i = 0; i < tiles; i++) {
 		struct attention_rows *of = &t->lane.rows[i];
@@ -488,8 +531,14 @@ static void write_merged(const struct attention_plan *plan, const struct attenti
 	}
 }
 
+/* What a thread has asked for of the task that it takes next. */
+struct thread_asks {
+	struct part_asks asks;
+	u32 task; /* UINT32_MAX: none's */
+};
+
 /* `next`: the task that this thread takes afterwards, or the same one. */
-static void run_task(const struct attention_plan *plan, u32 index, u32 next, u32 thread)
+static void run_task(const struct attention_plan *plan, u32 index, u32 next, u32 thread, struct thread_asks *own)
 {
 	const struct kern_attention_args *a = plan->a;
 	struct attention_task task = attention_task(plan, index), following = attention_task(plan, next);
@@ -502,8 +551,13 @@ static void run_task(const struct attention_plan *plan, u32 index, u32 next, u32
 	t.words = kern_kv_words(&a->kv);
 	t.following_count = 0;
 	t.following_queries = 0;
-	if (next != index && a->kv.block_size % GROUP == 0)
-		find_following(&t, &following);
+	t.task = &task;
+	t.next = next != index ? &following : NULL;
+	t.asks = &own->asks;
+	t.decodes = plan->follows && a->rows > 1 && a->kv.block_size % GROUP == 0; /* of one row it was no faster */
+	t.asked = own->task == index;
+	if (t.next && a->kv.block_size % GROUP == 0)
+		find_following(&t);
 	if (next != index && plan->large)
 		t.following_queries = (row_at(a, &following, following.query, 0) - row_at(a, &task, task.query, 0)) * sizeof(float);
 	const u32 tiles = task_rows_begin(&t, &task);
@@ -520,6 +574,7 @@ static void run_task(const struct attention_plan *plan, u32 index, u32 next, u32
 	}
 	if (!plan->divided && !t.whole)
 		write_merged(plan, &task, &t, tiles, thread);
+	own->task = t.asked ? next : UINT32_MAX;
 }
 
 /* What the caller has written since the layer before, for the first task that this thread takes. */
@@ -547,6 +602,7 @@ static void run_tasks(void *arg, u32 task, u32 thread)
 {
 	struct attention_plan *plan = arg;
 	const u32 shares = plan->shares.count, share = plan->follows ? thread : shares - 1 - thread % shares;
+	struct thread_asks own = {.task = UINT32_MAX};
 	u32 place, end, next;
 	(void)task;
 	if (thread > 0)
@@ -554,7 +610,7 @@ static void run_tasks(void *arg, u32 task, u32 thread)
 	while (shares_take(&plan->shares, share, &place, &end)) {
 		if (!(plan->follows || plan->large) || !shares_next(&plan->shares, share, &next))
 			next = place;
-		run_task(plan, task_at(plan, place), task_at(plan, next), thread);
+		run_task(plan, task_at(plan, place), task_at(plan, next), thread, &own);
 	}
 }
 

@@ -6,6 +6,7 @@
 #ifndef TERCET_KERNELS_CPU_ATTENTION_SOFTMAX_BF16_PRIV_H
 #define TERCET_KERNELS_CPU_ATTENTION_SOFTMAX_BF16_PRIV_H
 
+#include "kernels/cpu/attention_asks_priv.h"
 #include "kernels/cpu/attention_tile_priv.h"
 
 #if defined(VEC_LANES) && ATTENTION_DOTS_BF16
@@ -63,8 +64,12 @@ static ALWAYS_INLINE void rows_softmax_bf16(struct tile *t)
 	for (u32 r = 0; r < count; r++) {
 		if (t->begin + t->count >= of->end)
 			row_ahead(t, r);
-		for (u32 key = 0; key < t->count && !weighs_beside(t); key += 2 * VEC_LANES)
+		for (u32 key = 0; key < t->count && !weighs_beside(t); key += 2 * VEC_LANES) {
+#if ATTENTION_TILES
+			asks_go_on(t->asks);
+#endif
 			row_weights(t, r, key);
+		}
 	}
 }
 

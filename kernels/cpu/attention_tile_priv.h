@@ -51,12 +51,25 @@ enum {
 	LINE = 64,  /* bytes of a cache line */
 	LARGE_FLOATS = 1 << 17, /* queries of a batch that, with as many outputs, leave the caches of a core */
 	AHEAD = 4,  /* groups that memory is asked for before they are needed */
+	ASKS_SIDES = 2, /* keys and values */
+	ASKS_STREAMS = 4, /* groups whose lines take turns */
+	ASKS_BYTES = 512 << 10, /* of a part, at most: an L2 cache of 2 MB has room for it beside the one at hand; twice as many gained nothing */
 	I16_MAX = 32767,
 };
 
 /* E4M3's bits moved to their places in a float are too small by 2^120. Half of that goes into what they are
  * multiplied by, half into the result: neither overflows. */
 #define F8_HALF_BIAS 0x1p60f
+
+/* What is asked for of the part that comes: see attention_asks_priv.h. */
+struct part_asks {
+	const char *stream[ASKS_STREAMS]; /* groups' memory, or parts of it */
+	u32 line, lines;		  /* the next one of each; 0: there is nothing to ask for */
+	u32 group, groups, group_lines;	  /* the first of the streams' groups; a KV head's lines of a group */
+	u32 side, head, heads;		  /* the KV head behind the streams' */
+	size_t slab;			  /* from a KV head to the next one */
+	const char *memory[ASKS_SIDES][GROUPS]; /* of the first KV head */
+};
 
 /* What a thread works on: rows of one KV head, or of some in turn, and the keys at hand. */
 struct tile {
@@ -94,6 +107,10 @@ struct tile {
 	u32 ahead_count; /* with whole groups in blocks: where those begin that the thread reads afterwards */
 	const char *following[AHEAD]; /* the next task's first groups, as far as they are known */
 	u32 following_count;
+	const struct attention_task *task, *next; /* NULL: there is none */
+	struct part_asks *asks;
+	bool decodes; /* the part that comes is asked for */
+	bool asked; /* the part at hand was, while the one before was computed */
 	uintptr_t following_queries; /* bytes from a row's query to that of the next task's row; 0: not asked for */
 };
 

@@ -8,6 +8,7 @@
 #ifndef TERCET_KERNELS_CPU_ATTENTION_TILES_PRIV_H
 #define TERCET_KERNELS_CPU_ATTENTION_TILES_PRIV_H
 
+#include "kernels/cpu/attention_asks_priv.h"
 #include "kernels/cpu/attention_scores_bf16_priv.h"
 #include "kernels/cpu/attention_softmax_bf16_priv.h"
 #include "kernels/cpu/attention_values_priv.h"
@@ -19,6 +20,7 @@
 enum {
 	TILE_KEYS = 32, /* whose pairs of values fill a register */
 	TILE_BYTES = AMX_UNITS * AMX_ROW_BYTES,
+	LACED_AHEAD = 3 * TILE_KEYS, /* beside a product's keys, these included: one that follows what it reads waits until that is in the cache */
 };
 
 /* ---------------------------------------------------------------- scores */
@@ -26,6 +28,7 @@ enum {
 /* Multiplies dimensions [32 * k, 32 * (k + 1)) of group g's keys into the sums of register `sums`. */
 #define SCORES_ADD(sums, weights, g)                                                                                   \
 	do {                                                                                                           \
+		asks_go_on(t->asks);                                                                                   \
 		amx_load_once(weights, t->keys[g] + t->head_at + at, t->key_stride);                                   \
 		amx_add_bf16(sums, 4, weights);                                                                        \
 	} while (0)
@@ -34,7 +37,7 @@ enum {
 /* Asks for `vecs` groups' lines of 16 words, from word d on. */
 static ALWAYS_INLINE void tiles_ahead(const struct tile *t, const struct score_cursor *c, u32 vecs, u32 d)
 {
-	for (u32 i = 0; i < AMX_UNITS && t->of->asks; i++)
+	for (u32 i = 0; i < AMX_UNITS && t->of->asks && !t->asked; i++)
 		scores_ahead(c, vecs, d + i);
 }
 
@@ -93,6 +96,7 @@ static ALWAYS_INLINE void scores_highest(struct tile *t, u32 r, u32 vecs)
 	vec highest = vec_set1(-INFINITY), other = highest;
 	u32 v = 0;
 	for (; sees_all && v + 2 <= vecs; v += 2) {
+		asks_go_on(t->asks);
 		highest = vec_max(highest, vec_load(scores_at(t, r, v)));
 		other = vec_max(other, vec_load(scores_at(t, r, v + 1)));
 	}
@@ -139,28 +143,61 @@ static ALWAYS_INLINE char *laced_at(const struct tile *t, u32 key, u32 d)
 	return t->laced + ((size_t)key / TILE_KEYS * t->words + d / 2) * TILE_KEYS * sizeof(u32);
 }
 
-/* Laces values of the part as far as `keys` keys, a multiple of TILE_KEYS; what lies behind the part's end becomes zeros. Of 32 dimensions one
- * register has the first four of every eight, the next one the others, as write_two takes them. */
+/* One key's 32 dimensions and the next one's. Of these one register has the first four of every eight, the next one the others, as write_two takes
+ * them. */
+static ALWAYS_INLINE void lace(ivec x, ivec y, char *to)
+{
+	IVEC_STORE(to, IVEC(unpacklo_epi16)(x, y));
+	IVEC_STORE(to + TILE_BYTES, IVEC(unpackhi_epi16)(x, y));
+}
+
+/* A whole group, from key `key` on. */
+static ALWAYS_INLINE void values_lace_group(struct tile *t, u32 key)
+{
+	const char *at = value_at(t, key) + t->head_at;
+	char *to = laced_at(t, key, 0) + key % TILE_KEYS / 2 * AMX_ROW_BYTES;
+	for (u32 i = 0; i < GROUP && !t->asked; i += 4)
+		values_ahead(t, key + i);
+	for (u32 d = 0; d < t->words; d += TILE_DIMS / 2, at += AMX_ROW_BYTES, to += 2 * TILE_BYTES) {
+		const char *pair = at;
+#pragma GCC unroll 8
+		for (u32 i = 0; i < GROUP / 2; i++, pair += 2 * t->value_bytes) {
+			if (i % 2 == 0)
+				asks_go_on(t->asks);
+			lace(IVEC_LOAD(pair), IVEC_LOAD(pair + t->value_bytes), to + i * AMX_ROW_BYTES);
+		}
+	}
+}
+
+/* Laces values of the part as far as `keys` keys, a multiple of TILE_KEYS; what lies behind the part's end becomes zeros. */
 static void values_lace(struct tile *t, u32 keys)
 {
-	for (u32 key = t->laced_keys; key < keys; key += 2) {
+	u32 key = t->laced_keys;
+	for (; key < keys && key + GROUP <= t->part_keys; key += GROUP)
+		values_lace_group(t, key);
+	for (; key < keys; key += 2) {
 		const bool one = key < t->part_keys, two = key + 1 < t->part_keys;
 		const char *at = one ? value_at(t, key) + t->head_at : NULL;
 		char *to = laced_at(t, key, 0) + key % TILE_KEYS / 2 * AMX_ROW_BYTES;
-		if (one && key % 4 == 0)
+		if (one && key % 4 == 0 && !t->asked)
 			values_ahead(t, key);
-		for (u32 d = 0; d < t->words; d += TILE_DIMS / 2, to += 2 * TILE_BYTES) {
-			const ivec x = one ? IVEC_LOAD(at + d * sizeof(u32)) : IVEC_BITS(setzero)();
-			const ivec y = two ? IVEC_LOAD(at + t->value_bytes + d * sizeof(u32)) : IVEC_BITS(setzero)();
-			IVEC_STORE(to, IVEC(unpacklo_epi16)(x, y));
-			IVEC_STORE(to + TILE_BYTES, IVEC(unpackhi_epi16)(x, y));
-		}
+		for (u32 d = 0; d < t->words; d += TILE_DIMS / 2, to += 2 * TILE_BYTES)
+			lace(one ? IVEC_LOAD(at + d * sizeof(u32)) : IVEC_BITS(setzero)(),
+			     two ? IVEC_LOAD(at + t->value_bytes + d * sizeof(u32)) : IVEC_BITS(setzero)(), to);
 	}
 	t->laced_keys = keys > t->laced_keys ? keys : t->laced_keys;
 }
 
+/* Sums of 16 dimensions, whose values lie in the i-th tile of a piece. */
+#define VALUES_ADD(sums, values_of, i) \
+	do { \
+		asks_go_on(t->asks); \
+		amx_load_once(values_of, values + (i) * TILE_BYTES, AMX_ROW_BYTES); \
+		amx_add_bf16(sums, 4, values_of); \
+	} while (0)
+
 /* Sums of dimensions [d, d + 64), or of 32, by the weights of keys [from, to), into `sums`; behind those of keys before `from`. */
-static ALWAYS_INLINE void values_dims(const struct tile *t, u32 from, u32 to, u32 d, bool both)
+static ALWAYS_INLINE void values_dims(struct tile *t, u32 from, u32 to, u32 d, bool both)
 {
 	const char *weights = (const char *)(t->weights + from), *values = laced_at(t, from, d);
 	const size_t piece = (size_t)TILE_KEYS * t->value_bytes, row = t->lane.width * sizeof(i32);
@@ -176,16 +213,13 @@ static ALWAYS_INLINE void values_dims(const struct tile *t, u32 from, u32 to, u3
 	}
 	for (u32 key = from; key < to; key += TILE_KEYS, weights += AMX_ROW_BYTES, values += piece) {
 		amx_load(4, weights, ATTENTION_PART * sizeof(int16_t));
-		amx_load_once(6, values, AMX_ROW_BYTES);
-		amx_add_bf16(0, 4, 6);
-		amx_load_once(7, values + TILE_BYTES, AMX_ROW_BYTES);
-		amx_add_bf16(1, 4, 7);
-		if (!both)
-			continue;
-		amx_load_once(6, values + 2 * TILE_BYTES, AMX_ROW_BYTES);
-		amx_add_bf16(2, 4, 6);
-		amx_load_once(7, values + 3 * TILE_BYTES, AMX_ROW_BYTES);
-		amx_add_bf16(3, 4, 7);
+		VALUES_ADD(0, 6, 0);
+		VALUES_ADD(1, 7, 1);
+		if (both) {
+			VALUES_ADD(2, 6, 2);
+			VALUES_ADD(3, 7, 3);
+		}
+		values_lace(t, kern_min(key + LACED_AHEAD, to));
 	}
 	amx_store(0, t->sums + d, row);
 	amx_store(1, t->sums + d + VEC_LANES, row);
@@ -224,7 +258,7 @@ static void values_tiles(struct tile *t, u32 from, u32 to)
 {
 	const u32 end = kern_ceil(to, TILE_KEYS) * TILE_KEYS, dim = t->a->kv.head_dim;
 	u32 d = 0;
-	values_lace(t, end);
+	values_lace(t, kern_min(from + 2 * TILE_KEYS, end));
 	for (; d + 2 * TILE_DIMS <= dim; d += 2 * TILE_DIMS)
 		values_dims(t, from, end, d, true);
 	if (d < dim)
