@@ -134,7 +134,7 @@ struct amx_asking {
 	u32 each, more; /* lines of a quarter that a piece of tiles asks for; the first `more` pieces one more */
 };
 
-/* What tiles of `pieces` pieces together ask for: `bytes` of a block behind the first `before`, in lines of four that begin there. */
+/* What tiles of `pieces` pieces together ask for: of each quarter of a block a quarter of `bytes`, behind as much of `before`. */
 static ALWAYS_INLINE struct amx_asking amx_asking_of(const char *block, size_t block_bytes, size_t before, size_t bytes, u32 pieces)
 {
 	const size_t four = (size_t)AMX_STREAMS * TILE_LINE, lines = kern_ceil(block_bytes, four);

@@ -159,10 +159,22 @@ struct beside {
 	u32 rows, pieces; /* of the group */
 	const float *outs; /* or NULL */
 	size_t out_step;   /* from product to product */
-	struct amx_asking *ask; /* or NULL */
+	/* Weights that come later, a part of which each product is followed by: `ask`, or `few` and `fetch`. */
+	struct amx_asking *ask;
+	const struct matmul_tile *few; /* of few rows, whose weights come from memory while they are multiplied: as many of them as a piece has */
+	struct tile_fetch *fetch;
 };
 
 enum { STORING = 2 }; /* products until sums of upper rows are where they are joined from; those of lower ones are before they have their turn */
+
+static ALWAYS_INLINE void ask_for_few(const struct beside *b)
+{
+	for (u32 i = 0; i < AMX_UNITS / PRODUCTS; i++)
+		if (b->few->prefetch_base)
+			tile_prefetch_in_order(b->fetch, true, true);
+		else
+			tile_prefetch_bytes(b->few, b->fetch);
+}
 
 /* Behind the `turn`-th product, of a piece that asks for `asks` lines of each quarter. */
 static ALWAYS_INLINE void go_on(const struct beside *b, u32 turn, u32 asks)
@@ -170,6 +182,8 @@ static ALWAYS_INLINE void go_on(const struct beside *b, u32 turn, u32 asks)
 	const u32 each = kern_ceil(b->rows, b->pieces * PRODUCTS - STORING);
 	if (b->ask)
 		amx_ask(b->ask, turn % PRODUCTS, asks);
+	if (b->few)
+		ask_for_few(b);
 	if (b->outs)
 		amx_ask_row(b->outs + turn * b->out_step);
 	if (b->last && turn >= STORING)
@@ -226,8 +240,7 @@ static ALWAYS_INLINE void add_piece(const char *x, u32 lower, const char *weight
 		amx_asked(b->ask, asks);
 }
 
-/* Where tiles are, and what is asked for beside them; of few rows, whose weights come from memory while they are multiplied, as many of them as a
- * piece has. */
+/* Where tiles are, and what they ask for. */
 struct place {
 	const char *x, *weights;
 	struct amx_asking ask;
@@ -246,15 +259,6 @@ static ALWAYS_INLINE void begin_group(struct place *p)
 		tile_prefetch_head(p->few, &p->fetch, KERN_GROUP_HEAD, true);
 }
 
-static ALWAYS_INLINE void ask_for_few(struct place *p)
-{
-	for (u32 i = 0; i < AMX_UNITS; i++)
-		if (p->few->prefetch_base)
-			tile_prefetch_in_order(&p->fetch, true, true);
-		else
-			tile_prefetch_bytes(p->few, &p->fetch);
-}
-
 /* A group's sums, of whose `b->pieces` times 64 values of k the last may have fewer, in the registers. */
 static ALWAYS_INLINE void add_group(struct place *p, u32 last_units, const struct beside *b)
 {
@@ -264,8 +268,6 @@ static ALWAYS_INLINE void add_group(struct place *p, u32 last_units, const struc
 #pragma GCC unroll 2
 	for (u32 i = 0; i < b->pieces; i++, weights += AMX_PIECE_BYTES, x += (size_t)rows * AMX_ROW_BYTES) {
 		const char *from = i + 1 == b->pieces ? amx_whole_piece(weights, last_units, filled) : weights;
-		if (p->few)
-			ask_for_few(p);
 		add_piece(x, lower, from, b, i);
 	}
 }
@@ -276,15 +278,15 @@ static ALWAYS_INLINE void add_any_group(struct place *p, u32 units, struct besid
 	const u32 rest = (units - 1) % AMX_UNITS + 1;
 	const bool whole = units > AMX_UNITS, dense = b.last && b.last->from_stride == KERN_PANEL && b.last->to_stride == KERN_PANEL;
 	if (!b.last && !whole)
-		add_group(p, rest, &(struct beside){NULL, NULL, b.form, false, b.rows, 1, b.outs, b.out_step, b.ask});
+		add_group(p, rest, &(struct beside){NULL, NULL, b.form, false, b.rows, 1, b.outs, b.out_step, b.ask, b.few, b.fetch});
 	else if (!b.last)
-		add_group(p, rest, &(struct beside){NULL, NULL, b.form, false, b.rows, 2, b.outs, b.out_step, b.ask});
+		add_group(p, rest, &(struct beside){NULL, NULL, b.form, false, b.rows, 2, b.outs, b.out_step, b.ask, b.few, b.fetch});
 	else if (!whole)
-		add_group(p, rest, &(struct beside){b.last, b.sums, b.form, false, b.rows, 1, b.outs, b.out_step, b.ask});
+		add_group(p, rest, &(struct beside){b.last, b.sums, b.form, false, b.rows, 1, b.outs, b.out_step, b.ask, b.few, b.fetch});
 	else if (dense)
-		add_group(p, rest, &(struct beside){b.last, b.sums, b.form, true, b.rows, 2, b.outs, b.out_step, b.ask});
+		add_group(p, rest, &(struct beside){b.last, b.sums, b.form, true, b.rows, 2, b.outs, b.out_step, b.ask, b.few, b.fetch});
 	else
-		add_group(p, rest, &(struct beside){b.last, b.sums, b.form, false, b.rows, 2, b.outs, b.out_step, b.ask});
+		add_group(p, rest, &(struct beside){b.last, b.sums, b.form, false, b.rows, 2, b.outs, b.out_step, b.ask, b.few, b.fetch});
 }
 
 static bool goes_to_out(const struct blocked_tile *t)
@@ -363,7 +365,9 @@ static ALWAYS_INLINE void run_tiles(const struct blocked_tile *first, u32 count,
 						      .rows = rows,
 						      .outs = outs,
 						      .out_step = each * t.out_stride,
-						      .ask = p.few ? NULL : &p.ask});
+						      .ask = p.few ? NULL : &p.ask,
+						      .few = p.few,
+						      .fetch = &p.fetch});
 			group_of(&last, &t, g, &p, sums, from, stride, between);
 			p.weights += KERN_GROUP_HEAD + (size_t)t.width * KERN_PANEL;
 			p.x += (size_t)rows * (t.width + HEAD_BYTES);
