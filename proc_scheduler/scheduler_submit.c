@@ -143,8 +143,8 @@ void scheduler_refuse_parked(struct scheduler *s, enum err code, const char *tex
 {
 	for (; s->parked.count; parked_remove(&s->parked, 0)) {
 		const struct ipc_submit m = {.req_id = s->parked.items[0].req_id};
+		stats_add(s->stats, STATS_REQUESTS_REFUSED, 1); /* whoever has the answer finds it counted */
 		refuse(s, s->parked.items[0].from, &m, code, 0, text);
-		stats_add(s->stats, STATS_REQUESTS_REFUSED, 1);
 	}
 }
 
@@ -155,8 +155,8 @@ static void on_abort(struct scheduler *s, ipc_peer from, const struct ipc_abort 
 
 	if (place != PARKED_MAX) {
 		parked_remove(&s->parked, place);
-		refuse(s, from, &never, ERR_ABORTED, 0, "the request was aborted before it was admitted");
 		stats_add(s->stats, STATS_REQUESTS_REFUSED, 1);
+		refuse(s, from, &never, ERR_ABORTED, 0, "the request was aborted before it was admitted");
 	} else if (s->sched) {
 		sched_abort(s->sched, m->client_id, m->req_id, s->streams.now_ns);
 	}
