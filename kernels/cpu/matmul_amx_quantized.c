@@ -110,8 +110,8 @@ static bool pack(const struct blocked_job *j, const float *x, u32 rows, u32 k, u
 /* What weights' bytes are. */
 enum form {
 	OFFSET, /* 128 more than the weights */
-	SIGNED,
-	ZEROS /* q, whose zeros the group's sums lose */
+	SIGNED, /* the weights in steps of their scale, zeros and all: what unpacking calls BLOCKED_POWERS, whatever the inputs' scales */
+	ZEROS /* q, whose zeros the group's sums lose: BLOCKED_ZEROS */
 };
 
 /* A group that tiles have summed, and where its sums go to. */
