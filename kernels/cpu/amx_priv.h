@@ -162,6 +162,16 @@ static ALWAYS_INLINE void amx_ask(const struct amx_asking *a, u32 quarter, u32 c
 		_mm_prefetch(at + i * TILE_LINE, _MM_HINT_T1);
 }
 
+/* The same of lines [from, end) of each quarter. */
+static ALWAYS_INLINE void amx_ask_all(const struct amx_asking *a, u32 from, u32 end)
+{
+#pragma GCC unroll 4
+	for (u32 i = from; i < end; i++)
+#pragma GCC unroll 4
+		for (u32 q = 0; q < AMX_STREAMS; q++)
+			tile_ask(a->at + i * TILE_LINE + q * a->apart, true);
+}
+
 static ALWAYS_INLINE void amx_asked(struct amx_asking *a, u32 count)
 {
 	a->at += count * TILE_LINE;

@@ -4,6 +4,7 @@
  * A group's sums of whole numbers take a tile 16 cycles for 64 values of k; making floats of them and adding these to the others takes vectors as
  * long. So the two alternate: while tiles sum one group, vectors join the one before, a few rows behind every product but the first two, beside
  * which its sums are stored.
+ * Few rows ask for the next panel's weights beside the same; more for a part of the next block's.
  *
  * Inputs of a tile of R rows lie by groups: the rows' scales, R floats, -128 times their sums, R i32, and bytes [width / 64][R][64]. Weights in 4 bits
  * become bytes with a sign, which spares vectors a quarter of the joining; those in 8 bits are stored without, as VPDPBUSD takes them. */
@@ -15,8 +16,7 @@
 
 enum {
 	HEAD_BYTES = 8, /* of a group of a row's inputs before its values */
-	FEW_ROWS = 24, /* of weights in 4 bits, which to unpack takes as long: of 20 rows vectors are as fast or faster, of 32 slower */
-	VECTOR_ROWS = 8, /* of weights in 8 bits: so few keep vectors waiting for memory */
+	VECTOR_ROWS = 8, /* so few keep vectors waiting for memory, or near it */
 	PRODUCTS = 4, /* of tiles, for such a piece */
 };
 
@@ -159,31 +159,20 @@ struct beside {
 	u32 rows, pieces; /* of the group */
 	const float *outs; /* or NULL */
 	size_t out_step;   /* from product to product */
-	/* Weights that come later, a part of which each product is followed by: `ask`, or `few` and `fetch`. */
-	struct amx_asking *ask;
-	const struct matmul_tile *few; /* of few rows, whose weights come from memory while they are multiplied: as many of them as a piece has */
-	struct tile_fetch *fetch;
+	struct amx_asking *ask; /* weights that come later, a part of which each product is followed by */
+	bool few; /* rows, whose pieces ask for as many lines as they have themselves: each product for some of all quarters */
 };
 
 enum { STORING = 2 }; /* products until sums of upper rows are where they are joined from; those of lower ones are before they have their turn */
 
-static ALWAYS_INLINE void ask_for_few(const struct beside *b)
-{
-	for (u32 i = 0; i < AMX_UNITS / PRODUCTS; i++)
-		if (b->few->prefetch_base)
-			tile_prefetch_in_order(b->fetch, true, true);
-		else
-			tile_prefetch_bytes(b->few, b->fetch);
-}
-
 /* Behind the `turn`-th product, of a piece that asks for `asks` lines of each quarter. */
 static ALWAYS_INLINE void go_on(const struct beside *b, u32 turn, u32 asks)
 {
-	const u32 each = kern_ceil(b->rows, b->pieces * PRODUCTS - STORING);
-	if (b->ask)
-		amx_ask(b->ask, turn % PRODUCTS, asks);
+	const u32 each = kern_ceil(b->rows, b->pieces * PRODUCTS - STORING), product = turn % PRODUCTS;
 	if (b->few)
-		ask_for_few(b);
+		amx_ask_all(b->ask, asks * product / PRODUCTS, asks * (product + 1) / PRODUCTS);
+	else
+		amx_ask(b->ask, product, asks);
 	if (b->outs)
 		amx_ask_row(b->outs + turn * b->out_step);
 	if (b->last && turn >= STORING)
@@ -210,7 +199,7 @@ static ALWAYS_INLINE void go_on(const struct beside *b, u32 turn, u32 asks)
 /* The `piece`-th of the 64 values of k of a group, times weights: added to the sums. */
 static ALWAYS_INLINE void add_piece(const char *x, u32 lower, const char *weights, const struct beside *b, u32 piece)
 {
-	const u32 turn = piece * PRODUCTS, asks = b->ask ? amx_asks(b->ask) : 0;
+	const u32 turn = piece * PRODUCTS, asks = amx_asks(b->ask);
 	const bool begins = piece == 0;
 	if (begins)
 		BEGIN(0, 0, 0);
@@ -236,31 +225,17 @@ static ALWAYS_INLINE void add_piece(const char *x, u32 lower, const char *weight
 		ADD(3, 5, 7);
 	}
 	go_on(b, turn + 3, asks);
-	if (b->ask)
-		amx_asked(b->ask, asks);
+	amx_asked(b->ask, asks);
 }
 
 /* Where tiles are, and what they ask for. */
 struct place {
 	const char *x, *weights;
 	struct amx_asking ask;
-	const struct matmul_tile *few; /* or NULL: then `ask`, or else `fetch` */
-	struct tile_fetch fetch;
 };
 
-static ALWAYS_INLINE void begin_group(struct place *p)
-{
-	if (!p->few)
-		return;
-	tile_prefetch_turn(p->few, &p->fetch, p->weights);
-	if (p->few->prefetch_base)
-		tile_prefetch_head_in_order(&p->fetch, KERN_GROUP_HEAD, true, true);
-	else
-		tile_prefetch_head(p->few, &p->fetch, KERN_GROUP_HEAD, true);
-}
-
 /* A group's sums, of whose `b->pieces` times 64 values of k the last may have fewer, in the registers. */
-static ALWAYS_INLINE void add_group(struct place *p, u32 last_units, const struct beside *b)
+static ALWAYS_INLINE void add_group(const struct place *p, u32 last_units, const struct beside *b)
 {
 	_Alignas(64) char filled[AMX_PIECE_BYTES];
 	const u32 rows = b->rows, upper = amx_upper(rows), lower = rows > upper ? upper : 0;
@@ -273,20 +248,20 @@ static ALWAYS_INLINE void add_group(struct place *p, u32 last_units, const struc
 }
 
 /* The same, in code for the group's form; `b` has all but that. */
-static ALWAYS_INLINE void add_any_group(struct place *p, u32 units, struct beside b)
+static ALWAYS_INLINE void add_any_group(const struct place *p, u32 units, struct beside b)
 {
 	const u32 rest = (units - 1) % AMX_UNITS + 1;
 	const bool whole = units > AMX_UNITS, dense = b.last && b.last->from_stride == KERN_PANEL && b.last->to_stride == KERN_PANEL;
 	if (!b.last && !whole)
-		add_group(p, rest, &(struct beside){NULL, NULL, b.form, false, b.rows, 1, b.outs, b.out_step, b.ask, b.few, b.fetch});
+		add_group(p, rest, &(struct beside){NULL, NULL, b.form, false, b.rows, 1, b.outs, b.out_step, b.ask, b.few});
 	else if (!b.last)
-		add_group(p, rest, &(struct beside){NULL, NULL, b.form, false, b.rows, 2, b.outs, b.out_step, b.ask, b.few, b.fetch});
+		add_group(p, rest, &(struct beside){NULL, NULL, b.form, false, b.rows, 2, b.outs, b.out_step, b.ask, b.few});
 	else if (!whole)
-		add_group(p, rest, &(struct beside){b.last, b.sums, b.form, false, b.rows, 1, b.outs, b.out_step, b.ask, b.few, b.fetch});
+		add_group(p, rest, &(struct beside){b.last, b.sums, b.form, false, b.rows, 1, b.outs, b.out_step, b.ask, b.few});
 	else if (dense)
-		add_group(p, rest, &(struct beside){b.last, b.sums, b.form, true, b.rows, 2, b.outs, b.out_step, b.ask, b.few, b.fetch});
+		add_group(p, rest, &(struct beside){b.last, b.sums, b.form, true, b.rows, 2, b.outs, b.out_step, b.ask, b.few});
 	else
-		add_group(p, rest, &(struct beside){b.last, b.sums, b.form, false, b.rows, 2, b.outs, b.out_step, b.ask, b.few, b.fetch});
+		add_group(p, rest, &(struct beside){b.last, b.sums, b.form, false, b.rows, 2, b.outs, b.out_step, b.ask, b.few});
 }
 
 static bool goes_to_out(const struct blocked_tile *t)
@@ -328,12 +303,9 @@ static void end_sums(struct blocked_tile one, u32 rows)
 static ALWAYS_INLINE void group_of(struct group *of, const struct blocked_tile *t, u32 g, const struct place *p, const i32 *sums, const float *from,
 				   size_t from_stride, float *between)
 {
-	const u32 groups = kern_ceil(t->k_count, t->width);
-	const size_t bytes = KERN_GROUP_HEAD + (size_t)t->width * KERN_PANEL;
-	const bool ends = g + 1 == groups, direct = ends && goes_to_out(t);
+	const bool ends = g + 1 == kern_ceil(t->k_count, t->width), direct = ends && goes_to_out(t);
 	of->sums = sums;
 	of->scales = (const float *)(const void *)p->weights;
-	of->zeros = (const float *)(const void *)(t->weights + groups * bytes) + (size_t)g * KERN_PANEL;
 	of->rows = p->x;
 	of->from = g == 0 ? from : between;
 	of->from_stride = g == 0 ? from_stride : KERN_PANEL;
@@ -347,17 +319,18 @@ static ALWAYS_INLINE void run_tiles(const struct blocked_tile *first, u32 count,
 	_Alignas(64) i32 sums[AMX_TILE_ROWS * KERN_PANEL];
 	_Alignas(64) float between[AMX_TILE_ROWS * KERN_PANEL];
 	struct blocked_tile t = *first;
-	const u32 products = kern_ceil(t.k_count, AMX_ROW_BYTES) * PRODUCTS, each = kern_ceil(rows, products);
+	const u32 groups = kern_ceil(t.k_count, t.width), products = kern_ceil(t.k_count, AMX_ROW_BYTES) * PRODUCTS, each = kern_ceil(rows, products);
+	const size_t bytes = KERN_GROUP_HEAD + (size_t)t.width * KERN_PANEL;
 	const bool direct = goes_to_out(&t);
 	struct group last = {.row_count = rows};
 	VARIANT(amx_rows)(rows);
 	for (u32 i = 0, at = 0; i < count; i++, t.sums += (size_t)rows * KERN_PANEL, t.out += rows * t.out_stride) {
+		u32 asked = 0; /* for rows of outputs */
 		size_t stride;
 		const float *from = sums_from(&t, rows, &stride), *outs = direct ? t.out : NULL;
 		p.weights = t.weights;
 		for (u32 k = 0, g = 0; k < t.k_count; k += t.width, g++, at++) {
 			const u32 units = kern_ceil(kern_min(t.width, t.k_count - k), 4);
-			begin_group(&p);
 			add_any_group(&p, units,
 				      (struct beside){.last = at == 0 ? NULL : &last,
 						      .sums = sums,
@@ -365,13 +338,13 @@ static ALWAYS_INLINE void run_tiles(const struct blocked_tile *first, u32 count,
 						      .rows = rows,
 						      .outs = outs,
 						      .out_step = each * t.out_stride,
-						      .ask = p.few ? NULL : &p.ask,
-						      .few = p.few,
-						      .fetch = &p.fetch});
+						      .ask = &p.ask});
 			group_of(&last, &t, g, &p, sums, from, stride, between);
-			p.weights += KERN_GROUP_HEAD + (size_t)t.width * KERN_PANEL;
+			last.zeros = (const float *)(const void *)(t.weights + groups * bytes) + (size_t)g * KERN_PANEL;
+			p.weights += bytes;
 			p.x += (size_t)rows * (t.width + HEAD_BYTES);
-			outs = outs ? outs + t.width / AMX_ROW_BYTES * PRODUCTS * each * t.out_stride : NULL;
+			asked += t.width / AMX_ROW_BYTES * PRODUCTS * each;
+			outs = direct && asked < rows ? t.out + asked * t.out_stride : NULL;
 		}
 	}
 	amx_store_sums(sums, rows, KERN_PANEL * sizeof(*sums));
@@ -462,46 +435,127 @@ static void pack_few(const struct matmul_job *j, const float *x, u32 rows, char 
 	pack(&of, x, rows, first, end - first, to + (size_t)first / of.width * rows * (of.width + HEAD_BYTES));
 }
 
-static void tile_few(const struct matmul_tile *m, u32 rows)
+/* What weights of few rows lie as: bytes; nibbles with zeros; nibbles in steps. A group of the latter two becomes bytes when its turn comes. */
+enum source { BYTES, NIBBLES, STEPPED };
+enum { SLOT = KERN_GROUP_HEAD + KERN_GROUP_MAX * KERN_PANEL + KERN_STEPS_PARTS * sizeof(struct step_part) };
+
+/* The group at `from` as tiles take it, its scales before its bytes; of nibbles its zeros behind them. */
+static ALWAYS_INLINE const char *group_at(const char *from, enum source source, u32 width, u32 k_count, char *slot)
 {
-	_Alignas(64) float sums[AMX_TILE_ROWS * KERN_PANEL];
-	const struct blocked_tile t = {.weights = m->weights,
-				       .width = m->width,
+	if (source == BYTES)
+		return from;
+	if (source == STEPPED)
+		unpack_steps(NULL, from, k_count, false, slot);
+	else
+		unpack_zeros(from, width, k_count, slot);
+	return slot;
+}
+
+static size_t source_bytes(enum source source, u32 width)
+{
+	if (source == BYTES)
+		return KERN_GROUP_HEAD + (size_t)width * KERN_PANEL;
+	return (source == STEPPED ? KERN_STEPS_HEAD : KERN_GROUP_HEAD) + (size_t)width / 8 * KERN_GROUP_UNIT;
+}
+
+/* All asks for the panel that comes next, as long as this one takes, so that memory never waits. */
+static struct amx_asking asking_of_few(const struct matmul_tile *m)
+{
+	const char *next = m->weights + m->panel_bytes;
+	if (m->prefetch_end && next >= m->prefetch_end)
+		next = m->prefetch_then;
+	return amx_asking_of(next, m->panel_bytes, 0, m->panel_bytes, kern_ceil(m->k_count, AMX_ROW_BYTES));
+}
+
+/* All that a tile of few rows reads and writes. */
+static void check_few(const struct matmul_tile *m, u32 rows)
+{
+	check_bytes(m->weights, m->panel_bytes);
+	check_bytes(m->units, (size_t)kern_ceil(m->k_count, m->width) * rows * (m->width + HEAD_BYTES));
+	for (u32 r = 0; r < rows; r++)
+		check_bytes(m->out + r * m->out_stride, m->columns * sizeof(*m->out));
+}
+
+static ALWAYS_INLINE void run_few(const struct matmul_tile *m, u32 rows, enum form form, enum source source)
+{
+	_Alignas(64) i32 sums[AMX_TILE_ROWS * KERN_PANEL];
+	_Alignas(64) float between[AMX_TILE_ROWS * KERN_PANEL], own[AMX_TILE_ROWS * KERN_PANEL];
+	_Alignas(64) char slots[2][SLOT];
+	const struct blocked_tile t = {.width = m->width,
 				       .k_count = m->k_count,
-				       .x = m->units,
 				       .first = true,
 				       .last = true,
-				       .sums = sums,
+				       .sums = own,
 				       .out = m->out,
 				       .out_stride = m->out_stride,
 				       .columns = m->columns,
 				       .bias = m->bias,
 				       .accumulate = m->resume};
+	const char *packed = m->weights;
+	struct place p = {.x = m->units, .ask = asking_of_few(m)};
+	struct group last = {.row_count = rows};
+	size_t stride;
+	const float *from;
 	if (CHECKS_BYTES)
-		check_tile(&t, rows);
+		check_few(m, rows);
+	VARIANT(amx_rows)(rows);
 	for (u32 r = 0; r < rows && m->resume; r++)
 		amx_ask_row(m->out + r * m->out_stride);
-	run_tiles(&t, 1, rows, OFFSET, (struct place){.x = t.x, .few = m, .fetch = tile_fetch_begin(m)});
+	from = sums_from(&t, rows, &stride);
+	for (u32 k = 0, g = 0; k < t.k_count; k += t.width, g++) {
+		const u32 here = kern_min(t.width, t.k_count - k);
+		p.weights = group_at(packed, source, t.width, here, slots[g % 2]);
+		add_any_group(&p, kern_ceil(here, 4),
+			      (struct beside){.last = g == 0 ? NULL : &last, .sums = sums, .form = form, .rows = rows, .ask = &p.ask, .few = true});
+		group_of(&last, &t, g, &p, sums, from, stride, between);
+		last.zeros = (const float *)(const void *)(p.weights + KERN_GROUP_HEAD + (size_t)t.width * KERN_PANEL);
+		packed += source_bytes(source, t.width);
+		p.x += (size_t)rows * (t.width + HEAD_BYTES);
+	}
+	amx_store_sums(sums, rows, KERN_PANEL * sizeof(*sums));
+	join(&last, form, false, 0, rows);
+	if (!goes_to_out(&t))
+		end_sums(t, rows);
 }
 
-static const struct matmul_kernel FEW_INT8 = {.tile_rows = AMX_TILE_ROWS,
-					      .tile_columns = KERN_PANEL,
-					      .asks_always = true,
-					      .asks_in_order = true,
-					      .pack_rows = pack_few,
-					      .tile = tile_few};
+/* The commonest numbers of rows have code of their own. */
+#define TILE(name, form, source)                                    \
+	static void name(const struct matmul_tile *m, u32 rows)     \
+	{                                                           \
+		if (rows == AMX_TILE_ROWS)                          \
+			run_few(m, AMX_TILE_ROWS, form, source);    \
+		else if (rows == AMX_ROWS)                          \
+			run_few(m, AMX_ROWS, form, source);         \
+		else                                                \
+			run_few(m, rows, form, source);             \
+	}
+TILE(tile_int8, OFFSET, BYTES)
+TILE(tile_int4, ZEROS, NIBBLES)
+TILE(tile_steps, SIGNED, STEPPED)
+#undef TILE
+
+#define KERNEL(name, tile_fn)                                                 \
+	static const struct matmul_kernel name = {.tile_rows = AMX_TILE_ROWS, \
+						  .tile_columns = KERN_PANEL, \
+						  .asks_always = true,        \
+						  .pack_rows = pack_few,      \
+						  .tile = tile_fn}
+KERNEL(FEW_INT8, tile_int8);
+KERNEL(FEW_INT4, tile_int4);
+KERNEL(FEW_STEPS, tile_steps);
+#undef KERNEL
 
 enum err VARIANT(matmul_quantized)(struct kern_ctx *ctx, const struct kern_matmul_args *a)
 {
 	const enum kern_dtype dtype = a->w->dtype;
-	const u32 few = a->fusion ? KERN_CPU_UNFUSED_TOKENS : FEW_ROWS;
-	if (dtype == KERN_I8 && a->tokens > VECTOR_ROWS && a->tokens <= AMX_TILE_ROWS && !a->fusion) {
-		const struct matmul_inputs in = {.unit_values = 4, .width = kern_dtype_group(dtype), .sum_words = 1};
-		matmul_run(ctx, a, &FEW_INT8, &in);
+	const u32 vector_rows = a->fusion ? KERN_CPU_UNFUSED_TOKENS : VECTOR_ROWS;
+	if (kern_dtype_group(dtype) < AMX_ROW_BYTES || a->tokens <= vector_rows || (a->fusion && !matmul_blocked_fuses(a)))
+		return matmul_quantized_avx512_vnni(ctx, a);
+	if (a->tokens > AMX_TILE_ROWS) {
+		matmul_blocked(ctx, a, dtype == KERN_I8 ? &INT8 : dtype == KERN_I4_STEPS ? &STEPS : &INT4);
 		return ERR_OK;
 	}
-	if (kern_dtype_group(dtype) < AMX_ROW_BYTES || a->tokens <= few || (a->fusion && !matmul_blocked_fuses(a)))
-		return matmul_quantized_avx512_vnni(ctx, a);
-	matmul_blocked(ctx, a, dtype == KERN_I8 ? &INT8 : dtype == KERN_I4_STEPS ? &STEPS : &INT4);
+	const struct matmul_inputs in = {.unit_values = 4, .width = kern_dtype_group(dtype), .sum_words = 1};
+	matmul_run(ctx, a, dtype == KERN_I8 ? &FEW_INT8 : dtype == KERN_I4_STEPS ? &FEW_STEPS : &FEW_INT4, &in);
 	return ERR_OK;
 }
