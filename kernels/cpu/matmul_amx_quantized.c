@@ -6,7 +6,9 @@
  * which its sums are stored.
  * Few rows ask for the next panel's weights beside the same; more for a part of the next block's.
  *
- * Inputs of a tile of R rows lie by groups: the rows' scales, R floats, -128 times their sums, R i32, and bytes [width / 64][R][64]. Weights in 4 bits
+ * Inputs of a tile of R rows, filled up to 16 or 32, lie by groups: the rows' scales, R floats, -128 times their sums, R i32, and bytes
+ * [width / 64][R][64], each of which then is a line: two lines for each would take products up to a third longer. What is multiplied in rows that do
+ * not exist is never joined. Weights in 4 bits
  * become bytes with a sign, which spares vectors a quarter of the joining; those in 8 bits are stored without, as VPDPBUSD takes them. */
 #define UNPACKED_OFFSET 0
 #include "kernels/cpu/amx_priv.h"
@@ -17,6 +19,8 @@
 enum {
 	HEAD_BYTES = 8, /* of a group of a row's inputs before its values */
 	VECTOR_ROWS = 8, /* so few keep vectors waiting for memory, or near it */
+	FEW_TILES = 2,
+	FEW_ROWS = FEW_TILES * AMX_TILE_ROWS, /* so few take weights group by group as memory brings them */
 	PRODUCTS = 4, /* of tiles, for such a piece */
 };
 
@@ -31,10 +35,15 @@ static ALWAYS_INLINE __m512i round_piece(const float *x, float inverse, char *to
 	return _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8(1), q);
 }
 
+static ALWAYS_INLINE u32 laid(u32 rows)
+{
+	return kern_ceil(rows, AMX_ROWS) * AMX_ROWS;
+}
+
 /* Where the group of a tile's inputs is that rows are packed into. */
 struct packing {
 	char *group;
-	u32 rows, first; /* of the tile; the first of those that are packed */
+	u32 rows, first; /* that lie there; the first of those that are packed */
 };
 
 static ALWAYS_INLINE char *piece_of(const struct packing *p, u32 row, u32 piece)
@@ -88,9 +97,9 @@ static bool pack(const struct blocked_job *j, const float *x, u32 rows, u32 k, u
 	const bool int8 = j->a->w->dtype == KERN_I8;
 	const u32 end = k + count;
 	bool any = false;
-	for (; k < end; k += j->width, to += (size_t)rows * (j->width + HEAD_BYTES))
+	for (; k < end; k += j->width, to += (size_t)laid(rows) * (j->width + HEAD_BYTES))
 		for (u32 first = 0; first < rows; first += ROUND_ROWS) {
-			const struct packing p = {to, rows, first};
+			const struct packing p = {to, laid(rows), first};
 			const u32 here = kern_min(rows - first, ROUND_ROWS), own = whole_values(j, k, end);
 			const float *row[ROUND_ROWS];
 			for (u32 r = 0; r < ROUND_ROWS; r++)
@@ -118,7 +127,7 @@ enum form {
 struct group {
 	const i32 *sums; /* [rows][KERN_PANEL] */
 	const float *scales, *zeros; /* of the columns */
-	const char *rows; /* the inputs' scales, and -128 times their sums */
+	const char *rows; /* the inputs' scales, and -128 times their sums, which lie `row_count` words behind */
 	u32 row_count;
 	const float *from;
 	float *to;
@@ -156,7 +165,9 @@ struct beside {
 	i32 *sums; /* the last one's, KERN_PANEL of a row */
 	enum form form;
 	bool dense;
-	u32 rows, pieces; /* of the group */
+	u32 rows, pieces; /* of the group: AMX_ROWS or AMX_TILE_ROWS, of those `laid` that lie side by side */
+	u32 laid;
+	u32 last_rows, joined; /* of `last`, as `rows`, and those that exist */
 	const float *outs; /* or NULL */
 	size_t out_step;   /* from product to product */
 	struct amx_asking *ask; /* weights that come later, a part of which each product is followed by */
@@ -168,7 +179,7 @@ enum { STORING = 2 }; /* products until sums of upper rows are where they are jo
 /* Behind the `turn`-th product, of a piece that asks for `asks` lines of each quarter. */
 static ALWAYS_INLINE void go_on(const struct beside *b, u32 turn, u32 asks)
 {
-	const u32 each = kern_ceil(b->rows, b->pieces * PRODUCTS - STORING), product = turn % PRODUCTS;
+	const u32 each = kern_ceil(b->last_rows, b->pieces * PRODUCTS - STORING), product = turn % PRODUCTS;
 	if (b->few)
 		amx_ask_all(b->ask, asks * product / PRODUCTS, asks * (product + 1) / PRODUCTS);
 	else
@@ -176,10 +187,10 @@ static ALWAYS_INLINE void go_on(const struct beside *b, u32 turn, u32 asks)
 	if (b->outs)
 		amx_ask_row(b->outs + turn * b->out_step);
 	if (b->last && turn >= STORING)
-		join(b->last, b->form, b->dense, kern_min((turn - STORING) * each, b->rows), kern_min((turn - STORING + 1) * each, b->rows));
+		join(b->last, b->form, b->dense, kern_min((turn - STORING) * each, b->joined), kern_min((turn - STORING + 1) * each, b->joined));
 }
 
-/* Sums begin with zeros, what they were is stored. The arguments are constants but for `row`. */
+/* Sums begin with zeros, what they were is stored. The arguments are constants. */
 #define BEGIN(sums_of, row, column) \
 	do { \
 		if (b->last) \
@@ -200,7 +211,7 @@ static ALWAYS_INLINE void go_on(const struct beside *b, u32 turn, u32 asks)
 static ALWAYS_INLINE void add_piece(const char *x, u32 lower, const char *weights, const struct beside *b, u32 piece)
 {
 	const u32 turn = piece * PRODUCTS, asks = amx_asks(b->ask);
-	const bool begins = piece == 0;
+	const bool begins = piece == 0, ends_lower = begins && (lower > 0 || b->last_rows > AMX_ROWS);
 	if (begins)
 		BEGIN(0, 0, 0);
 	amx_load_once(4, x, AMX_ROW_BYTES);
@@ -212,25 +223,25 @@ static ALWAYS_INLINE void add_piece(const char *x, u32 lower, const char *weight
 	amx_load(7, weights + AMX_ROW_BYTES, KERN_GROUP_UNIT);
 	ADD(1, 4, 7);
 	go_on(b, turn + 1, asks);
+	if (ends_lower)
+		BEGIN(2, AMX_ROWS, 0);
 	if (lower > 0) {
-		if (begins)
-			BEGIN(2, lower, 0);
 		amx_load_once(5, x + lower * AMX_ROW_BYTES, AMX_ROW_BYTES);
 		ADD(2, 5, 6);
 	}
 	go_on(b, turn + 2, asks);
-	if (lower > 0) {
-		if (begins)
-			BEGIN(3, lower, 1);
+	if (ends_lower)
+		BEGIN(3, AMX_ROWS, 1);
+	if (lower > 0)
 		ADD(3, 5, 7);
-	}
 	go_on(b, turn + 3, asks);
 	amx_asked(b->ask, asks);
 }
 
 /* Where tiles are, and what they ask for. */
 struct place {
-	const char *x, *weights;
+	const char *x, *weights; /* of a group: the inputs of all rows */
+	u32 first;		 /* the tile's first row */
 	struct amx_asking ask;
 };
 
@@ -238,10 +249,10 @@ struct place {
 static ALWAYS_INLINE void add_group(const struct place *p, u32 last_units, const struct beside *b)
 {
 	_Alignas(64) char filled[AMX_PIECE_BYTES];
-	const u32 rows = b->rows, upper = amx_upper(rows), lower = rows > upper ? upper : 0;
-	const char *x = p->x + (size_t)rows * HEAD_BYTES, *weights = p->weights + KERN_GROUP_HEAD;
+	const u32 lower = b->rows > AMX_ROWS ? AMX_ROWS : 0;
+	const char *x = p->x + (size_t)b->laid * HEAD_BYTES + (size_t)p->first * AMX_ROW_BYTES, *weights = p->weights + KERN_GROUP_HEAD;
 #pragma GCC unroll 2
-	for (u32 i = 0; i < b->pieces; i++, weights += AMX_PIECE_BYTES, x += (size_t)rows * AMX_ROW_BYTES) {
+	for (u32 i = 0; i < b->pieces; i++, weights += AMX_PIECE_BYTES, x += (size_t)b->laid * AMX_ROW_BYTES) {
 		const char *from = i + 1 == b->pieces ? amx_whole_piece(weights, last_units, filled) : weights;
 		add_piece(x, lower, from, b, i);
 	}
@@ -252,16 +263,19 @@ static ALWAYS_INLINE void add_any_group(const struct place *p, u32 units, struct
 {
 	const u32 rest = (units - 1) % AMX_UNITS + 1;
 	const bool whole = units > AMX_UNITS, dense = b.last && b.last->from_stride == KERN_PANEL && b.last->to_stride == KERN_PANEL;
+#define AS(last, sums, dense, pieces) \
+	&(struct beside){last, sums, b.form, dense, b.rows, pieces, b.laid, b.last_rows, b.joined, b.outs, b.out_step, b.ask, b.few}
 	if (!b.last && !whole)
-		add_group(p, rest, &(struct beside){NULL, NULL, b.form, false, b.rows, 1, b.outs, b.out_step, b.ask, b.few});
+		add_group(p, rest, AS(NULL, NULL, false, 1));
 	else if (!b.last)
-		add_group(p, rest, &(struct beside){NULL, NULL, b.form, false, b.rows, 2, b.outs, b.out_step, b.ask, b.few});
+		add_group(p, rest, AS(NULL, NULL, false, 2));
 	else if (!whole)
-		add_group(p, rest, &(struct beside){b.last, b.sums, b.form, false, b.rows, 1, b.outs, b.out_step, b.ask, b.few});
+		add_group(p, rest, AS(b.last, b.sums, false, 1));
 	else if (dense)
-		add_group(p, rest, &(struct beside){b.last, b.sums, b.form, true, b.rows, 2, b.outs, b.out_step, b.ask, b.few});
+		add_group(p, rest, AS(b.last, b.sums, true, 2));
 	else
-		add_group(p, rest, &(struct beside){b.last, b.sums, b.form, false, b.rows, 2, b.outs, b.out_step, b.ask, b.few});
+		add_group(p, rest, AS(b.last, b.sums, false, 2));
+#undef AS
 }
 
 static bool goes_to_out(const struct blocked_tile *t)
@@ -306,15 +320,16 @@ static ALWAYS_INLINE void group_of(struct group *of, const struct blocked_tile *
 	const bool ends = g + 1 == kern_ceil(t->k_count, t->width), direct = ends && goes_to_out(t);
 	of->sums = sums;
 	of->scales = (const float *)(const void *)p->weights;
-	of->rows = p->x;
+	of->rows = p->x + p->first * 4;
 	of->from = g == 0 ? from : between;
 	of->from_stride = g == 0 ? from_stride : KERN_PANEL;
 	of->to = direct ? t->out : ends ? t->sums : between;
 	of->to_stride = direct ? t->out_stride : KERN_PANEL;
 }
 
-/* `count` tiles of `rows` rows. A group is joined beside the next one's products, be that the next tile's. */
-static ALWAYS_INLINE void run_tiles(const struct blocked_tile *first, u32 count, u32 rows, enum form form, struct place p)
+/* `count` tiles, one but of whole ones, of `rows` rows that lie as `shape`, a constant. A group is joined beside the next one's products, be that the
+ * next tile's. */
+static ALWAYS_INLINE void run_tiles(const struct blocked_tile *first, u32 count, u32 shape, u32 rows, enum form form, struct place p)
 {
 	_Alignas(64) i32 sums[AMX_TILE_ROWS * KERN_PANEL];
 	_Alignas(64) float between[AMX_TILE_ROWS * KERN_PANEL];
@@ -322,8 +337,8 @@ static ALWAYS_INLINE void run_tiles(const struct blocked_tile *first, u32 count,
 	const u32 groups = kern_ceil(t.k_count, t.width), products = kern_ceil(t.k_count, AMX_ROW_BYTES) * PRODUCTS, each = kern_ceil(rows, products);
 	const size_t bytes = KERN_GROUP_HEAD + (size_t)t.width * KERN_PANEL;
 	const bool direct = goes_to_out(&t);
-	struct group last = {.row_count = rows};
-	VARIANT(amx_rows)(rows);
+	struct group last = {.row_count = shape};
+	VARIANT(amx_rows)(AMX_TILE_ROWS);
 	for (u32 i = 0, at = 0; i < count; i++, t.sums += (size_t)rows * KERN_PANEL, t.out += rows * t.out_stride) {
 		u32 asked = 0; /* for rows of outputs */
 		size_t stride;
@@ -335,19 +350,22 @@ static ALWAYS_INLINE void run_tiles(const struct blocked_tile *first, u32 count,
 				      (struct beside){.last = at == 0 ? NULL : &last,
 						      .sums = sums,
 						      .form = form,
-						      .rows = rows,
+						      .rows = shape,
+						      .laid = shape,
+						      .last_rows = shape,
+						      .joined = rows,
 						      .outs = outs,
 						      .out_step = each * t.out_stride,
 						      .ask = &p.ask});
 			group_of(&last, &t, g, &p, sums, from, stride, between);
 			last.zeros = (const float *)(const void *)(t.weights + groups * bytes) + (size_t)g * KERN_PANEL;
 			p.weights += bytes;
-			p.x += (size_t)rows * (t.width + HEAD_BYTES);
+			p.x += (size_t)shape * (t.width + HEAD_BYTES);
 			asked += t.width / AMX_ROW_BYTES * PRODUCTS * each;
 			outs = direct && asked < rows ? t.out + asked * t.out_stride : NULL;
 		}
 	}
-	amx_store_sums(sums, rows, KERN_PANEL * sizeof(*sums));
+	amx_store_sums(sums, shape, KERN_PANEL * sizeof(*sums));
 	join(&last, form, false, 0, rows);
 	for (t = *first; count > 0 && t.last && !direct; count--, t.sums += (size_t)rows * KERN_PANEL, t.out += rows * t.out_stride)
 		end_sums(t, rows);
@@ -365,7 +383,7 @@ static void check_tile(const struct blocked_tile *t, u32 rows)
 {
 	const u32 groups = kern_ceil(t->k_count, t->width), units = kern_ceil(t->k_count - (groups - 1) * t->width, 4);
 	check_bytes(t->weights, (groups - 1) * (KERN_GROUP_HEAD + (size_t)t->width * KERN_PANEL) + KERN_GROUP_HEAD + units * (size_t)KERN_GROUP_UNIT);
-	check_bytes(t->x, (size_t)groups * rows * (t->width + HEAD_BYTES));
+	check_bytes(t->x, (size_t)groups * laid(rows) * (t->width + HEAD_BYTES));
 	check_bytes(t->sums, rows * KERN_PANEL * sizeof(*t->sums));
 	for (u32 r = 0; r < rows && (t->last || (t->first && t->accumulate)); r++)
 		check_bytes(t->out + r * t->out_stride, t->columns * sizeof(*t->out));
@@ -384,19 +402,23 @@ static bool tiles(const struct blocked_tile *t, u32 count)
 		checked.out += AMX_TILE_ROWS * t->out_stride;
 	}
 	if (t->scales == BLOCKED_ZEROS)
-		run_tiles(t, count, AMX_TILE_ROWS, ZEROS, place_of(t, count));
+		run_tiles(t, count, AMX_TILE_ROWS, AMX_TILE_ROWS, ZEROS, place_of(t, count));
 	else if (t->scales == BLOCKED_POWERS)
-		run_tiles(t, count, AMX_TILE_ROWS, SIGNED, place_of(t, count));
+		run_tiles(t, count, AMX_TILE_ROWS, AMX_TILE_ROWS, SIGNED, place_of(t, count));
 	else
-		run_tiles(t, count, AMX_TILE_ROWS, OFFSET, place_of(t, count));
+		run_tiles(t, count, AMX_TILE_ROWS, AMX_TILE_ROWS, OFFSET, place_of(t, count));
 	return true;
 }
 
 static void tile(const struct blocked_tile *t, u32 rows)
 {
+	const enum form form = t->scales == BLOCKED_ZEROS ? ZEROS : t->scales == BLOCKED_POWERS ? SIGNED : OFFSET;
 	if (CHECKS_BYTES)
 		check_tile(t, rows);
-	run_tiles(t, 1, rows, t->scales == BLOCKED_ZEROS ? ZEROS : t->scales == BLOCKED_POWERS ? SIGNED : OFFSET, place_of(t, 1));
+	if (rows > AMX_ROWS)
+		run_tiles(t, 1, AMX_TILE_ROWS, rows, form, place_of(t, 1));
+	else
+		run_tiles(t, 1, AMX_ROWS, rows, form, place_of(t, 1));
 }
 
 /* Tiles join groups one way, whatever the inputs' scales. */
@@ -414,6 +436,7 @@ enum { K_BLOCK = 512, K_WHOLE = 896 }; /* of a panel: in the first cache, beside
 		.k_whole = K_WHOLE,               \
 		.value_bytes = 1,                 \
 		.head_bytes = HEAD_BYTES,         \
+		.laid_rows = AMX_ROWS,            \
 		.own_rows = AMX_OWN_ROWS,         \
 		.pack = pack,                     \
 		.unpack = unpack_fn,              \
@@ -432,7 +455,7 @@ KERNEL(STEPS, unpack_any_steps);
 static void pack_few(const struct matmul_job *j, const float *x, u32 rows, char *to, u32 first, u32 end)
 {
 	const struct blocked_job of = {.a = j->a, .width = j->in.width, .x_stride = j->a->x_stride};
-	pack(&of, x, rows, first, end - first, to + (size_t)first / of.width * rows * (of.width + HEAD_BYTES));
+	pack(&of, x, rows, first, end - first, to + (size_t)first / of.width * laid(rows) * (of.width + HEAD_BYTES));
 }
 
 /* What weights of few rows lie as: bytes; nibbles with zeros; nibbles in steps. A group of the latter two becomes bytes when its turn comes. */
@@ -459,75 +482,95 @@ static size_t source_bytes(enum source source, u32 width)
 }
 
 /* All asks for the panel that comes next, as long as this one takes, so that memory never waits. */
-static struct amx_asking asking_of_few(const struct matmul_tile *m)
+static struct amx_asking asking_of_few(const struct matmul_tile *m, u32 tiles)
 {
 	const char *next = m->weights + m->panel_bytes;
 	if (m->prefetch_end && next >= m->prefetch_end)
 		next = m->prefetch_then;
-	return amx_asking_of(next, m->panel_bytes, 0, m->panel_bytes, kern_ceil(m->k_count, AMX_ROW_BYTES));
+	return amx_asking_of(next, m->panel_bytes, 0, m->panel_bytes, tiles * kern_ceil(m->k_count, AMX_ROW_BYTES));
 }
 
 /* All that a tile of few rows reads and writes. */
 static void check_few(const struct matmul_tile *m, u32 rows)
 {
 	check_bytes(m->weights, m->panel_bytes);
-	check_bytes(m->units, (size_t)kern_ceil(m->k_count, m->width) * rows * (m->width + HEAD_BYTES));
+	check_bytes(m->units, (size_t)kern_ceil(m->k_count, m->width) * laid(rows) * (m->width + HEAD_BYTES));
 	for (u32 r = 0; r < rows; r++)
 		check_bytes(m->out + r * m->out_stride, m->columns * sizeof(*m->out));
 }
 
-static ALWAYS_INLINE void run_few(const struct matmul_tile *m, u32 rows, enum form form, enum source source)
+/* A tile of few rows, all but what its weights and inputs are. */
+static ALWAYS_INLINE struct blocked_tile tile_of_few(const struct matmul_tile *m, u32 first, float *sums)
 {
-	_Alignas(64) i32 sums[AMX_TILE_ROWS * KERN_PANEL];
-	_Alignas(64) float between[AMX_TILE_ROWS * KERN_PANEL], own[AMX_TILE_ROWS * KERN_PANEL];
-	_Alignas(64) char slots[2][SLOT];
-	const struct blocked_tile t = {.width = m->width,
-				       .k_count = m->k_count,
-				       .first = true,
-				       .last = true,
-				       .sums = own,
-				       .out = m->out,
-				       .out_stride = m->out_stride,
-				       .columns = m->columns,
-				       .bias = m->bias,
-				       .accumulate = m->resume};
-	const char *packed = m->weights;
-	struct place p = {.x = m->units, .ask = asking_of_few(m)};
-	struct group last = {.row_count = rows};
-	size_t stride;
-	const float *from;
-	if (CHECKS_BYTES)
-		check_few(m, rows);
-	VARIANT(amx_rows)(rows);
-	for (u32 r = 0; r < rows && m->resume; r++)
-		amx_ask_row(m->out + r * m->out_stride);
-	from = sums_from(&t, rows, &stride);
-	for (u32 k = 0, g = 0; k < t.k_count; k += t.width, g++) {
-		const u32 here = kern_min(t.width, t.k_count - k);
-		p.weights = group_at(packed, source, t.width, here, slots[g % 2]);
-		add_any_group(&p, kern_ceil(here, 4),
-			      (struct beside){.last = g == 0 ? NULL : &last, .sums = sums, .form = form, .rows = rows, .ask = &p.ask, .few = true});
-		group_of(&last, &t, g, &p, sums, from, stride, between);
-		last.zeros = (const float *)(const void *)(p.weights + KERN_GROUP_HEAD + (size_t)t.width * KERN_PANEL);
-		packed += source_bytes(source, t.width);
-		p.x += (size_t)rows * (t.width + HEAD_BYTES);
-	}
-	amx_store_sums(sums, rows, KERN_PANEL * sizeof(*sums));
-	join(&last, form, false, 0, rows);
-	if (!goes_to_out(&t))
-		end_sums(t, rows);
+	return (struct blocked_tile){.width = m->width,
+				     .k_count = m->k_count,
+				     .first = true,
+				     .last = true,
+				     .sums = sums,
+				     .out = m->out + first * m->out_stride,
+				     .out_stride = m->out_stride,
+				     .columns = m->columns,
+				     .bias = m->bias,
+				     .accumulate = m->resume};
 }
 
-/* The commonest numbers of rows have code of their own. */
-#define TILE(name, form, source)                                    \
-	static void name(const struct matmul_tile *m, u32 rows)     \
-	{                                                           \
-		if (rows == AMX_TILE_ROWS)                          \
-			run_few(m, AMX_TILE_ROWS, form, source);    \
-		else if (rows == AMX_ROWS)                          \
-			run_few(m, AMX_ROWS, form, source);         \
-		else                                                \
-			run_few(m, rows, form, source);             \
+/* `all` rows as tiles that take each group in turns: of `upper` and, unless that is 0, of `lower` rows, constants, AMX_ROWS or AMX_TILE_ROWS. */
+static ALWAYS_INLINE void run_few(const struct matmul_tile *m, u32 all, u32 upper, u32 lower, enum form form, enum source source)
+{
+	_Alignas(64) i32 sums[AMX_TILE_ROWS * KERN_PANEL];
+	_Alignas(64) float between[FEW_TILES][AMX_TILE_ROWS * KERN_PANEL], own[FEW_TILES][AMX_TILE_ROWS * KERN_PANEL];
+	_Alignas(64) char slots[2][SLOT];
+	const u32 tiles = lower > 0 ? 2 : 1, rows[FEW_TILES] = {kern_min(all, upper), all - kern_min(all, upper)};
+	const char *packed = m->weights;
+	struct place p = {.x = m->units, .ask = asking_of_few(m, tiles)};
+	struct group last = {.row_count = upper + lower};
+	struct blocked_tile t[FEW_TILES];
+	const float *from[FEW_TILES];
+	size_t stride = 0;
+	if (CHECKS_BYTES)
+		check_few(m, all);
+	VARIANT(amx_rows)(AMX_TILE_ROWS);
+	for (u32 r = 0; r < all && m->resume; r++)
+		amx_ask_row(m->out + r * m->out_stride);
+	for (u32 i = 0; i < tiles; i++) {
+		t[i] = tile_of_few(m, i * upper, own[i]);
+		from[i] = sums_from(&t[i], rows[i], &stride);
+	}
+	for (u32 k = 0, g = 0; k < m->k_count; k += m->width, g++) {
+		const u32 here = kern_min(m->width, m->k_count - k);
+		struct beside b = {.sums = sums, .form = form, .laid = upper + lower, .ask = &p.ask, .few = true};
+		p.weights = group_at(packed, source, m->width, here, slots[g % 2]);
+#pragma GCC unroll 2
+		for (u32 i = 0; i < tiles; i++) {
+			p.first = i * upper;
+			b.last = g + i == 0 ? NULL : &last;
+			b.rows = i == 0 ? upper : lower;
+			b.last_rows = i > 0 || tiles == 1 ? upper : lower;
+			b.joined = rows[(i + tiles - 1) % tiles];
+			add_any_group(&p, kern_ceil(here, 4), b);
+			group_of(&last, &t[i], g, &p, sums, from[i], stride, between[i]);
+			last.zeros = (const float *)(const void *)(p.weights + KERN_GROUP_HEAD + (size_t)m->width * KERN_PANEL);
+		}
+		packed += source_bytes(source, m->width);
+		p.x += (size_t)(upper + lower) * (m->width + HEAD_BYTES);
+	}
+	amx_store_sums(sums, lower > 0 ? lower : upper, KERN_PANEL * sizeof(*sums));
+	join(&last, form, false, 0, rows[tiles - 1]);
+	for (u32 i = 0; i < tiles && !goes_to_out(&t[0]); i++)
+		end_sums(t[i], rows[i]);
+}
+
+#define TILE(name, form, source)                                                        \
+	static void name(const struct matmul_tile *m, u32 rows)                         \
+	{                                                                               \
+		if (rows > AMX_TILE_ROWS + AMX_ROWS)                                    \
+			run_few(m, rows, AMX_TILE_ROWS, AMX_TILE_ROWS, form, source);   \
+		else if (rows > AMX_TILE_ROWS)                                          \
+			run_few(m, rows, AMX_TILE_ROWS, AMX_ROWS, form, source);        \
+		else if (rows > AMX_ROWS)                                               \
+			run_few(m, rows, AMX_TILE_ROWS, 0, form, source);               \
+		else                                                                    \
+			run_few(m, rows, AMX_ROWS, 0, form, source);                    \
 	}
 TILE(tile_int8, OFFSET, BYTES)
 TILE(tile_int4, ZEROS, NIBBLES)
@@ -535,7 +578,7 @@ TILE(tile_steps, SIGNED, STEPPED)
 #undef TILE
 
 #define KERNEL(name, tile_fn)                                                 \
-	static const struct matmul_kernel name = {.tile_rows = AMX_TILE_ROWS, \
+	static const struct matmul_kernel name = {.tile_rows = FEW_ROWS,      \
 						  .tile_columns = KERN_PANEL, \
 						  .asks_always = true,        \
 						  .pack_rows = pack_few,      \
@@ -551,7 +594,7 @@ enum err VARIANT(matmul_quantized)(struct kern_ctx *ctx, const struct kern_matmu
 	const u32 vector_rows = a->fusion ? KERN_CPU_UNFUSED_TOKENS : VECTOR_ROWS;
 	if (kern_dtype_group(dtype) < AMX_ROW_BYTES || a->tokens <= vector_rows || (a->fusion && !matmul_blocked_fuses(a)))
 		return matmul_quantized_avx512_vnni(ctx, a);
-	if (a->tokens > AMX_TILE_ROWS) {
+	if (a->tokens > AMX_TILE_ROWS && (a->fusion || a->tokens > FEW_ROWS)) {
 		matmul_blocked(ctx, a, dtype == KERN_I8 ? &INT8 : dtype == KERN_I4_STEPS ? &STEPS : &INT4);
 		return ERR_OK;
 	}

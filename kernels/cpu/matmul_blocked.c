@@ -50,7 +50,26 @@ size_t matmul_blocked_lane_bytes(u32 tokens)
 
 static u32 block_first_row(const struct blocked_job *j, u32 block)
 {
-	return (u32)((u64)j->a->tokens * block / j->row_blocks);
+	const u32 rows = j->kernel->laid_rows > 0 ? j->kernel->tile_rows : 1;
+	return kern_min((u32)((u64)kern_ceil(j->a->tokens, rows) * block / j->row_blocks) * rows, j->a->tokens);
+}
+
+/* As many as `rows` lie as. */
+static u32 laid(const struct blocked_job *j, u32 rows)
+{
+	const u32 of = j->kernel->laid_rows > 0 ? j->kernel->laid_rows : 1;
+	return kern_ceil(rows, of) * of;
+}
+
+/* What the largest part's rows lie as. */
+static u32 part_rows(const struct blocked_job *j)
+{
+	u32 most = 0;
+	for (u32 block = 0; block < j->row_blocks; block += j->part_blocks) {
+		const u32 rows = block_first_row(j, block + j->part_blocks) - block_first_row(j, block);
+		most = rows > most ? rows : most;
+	}
+	return laid(j, most);
 }
 
 /* A block's rows in tiles: `large` of `most` rows and then others of `least`. The larger ones come first: a tile finishes what one of
@@ -114,7 +133,7 @@ static u32 block_count(const struct blocked_job *j, u32 block)
 
 static char *tile_inputs(const struct blocked_job *j, const struct rows *r, u32 k_block, u32 tile)
 {
-	return r->x + r->count * inputs_bytes(j, j->k_block) * k_block +
+	return r->x + laid(j, r->count) * inputs_bytes(j, j->k_block) * k_block +
 	       tile_first(r, tile) * inputs_bytes(j, block_count(j, k_block));
 }
 
@@ -190,7 +209,7 @@ static void pack_normed(struct blocked_job *j, const float *x, u32 rows, const s
 				norm->scale(row, x + (size_t)i * a->x_stride + at, j->normed->norm_weight + at, factor[i], n);
 				memset(row + n, 0, (kern_ceil(n, KERN_GROUP_MAX) * KERN_GROUP_MAX - n) * sizeof(*row)); /* the last group's */
 			}
-			pack_tile(j, normed, rows, (struct span){0, n}, to + rows * inputs_bytes(j, k));
+			pack_tile(j, normed, rows, (struct span){0, n}, to + laid(j, rows) * inputs_bytes(j, k));
 		}
 	}
 }
@@ -290,7 +309,7 @@ struct waiting {
 static char *handed_to(const struct blocked_job *to, const struct rows *r, u32 column, u32 tile)
 {
 	const u32 k_block = column / to->k_block, rows = tile_first(r, tile + 1) - tile_first(r, tile);
-	return tile_inputs(to, r, k_block, tile) + rows * inputs_bytes(to, column - k_block * to->k_block);
+	return tile_inputs(to, r, k_block, tile) + laid(to, rows) * inputs_bytes(to, column - k_block * to->k_block);
 }
 
 /* What a tile makes of what waits: the first or the second half of its rows. */
@@ -487,17 +506,17 @@ static void plan_scratch(struct blocked_job *j, const struct kern_ctx *ctx, u32 
 {
 	const u32 parts = j->row_blocks / j->part_blocks, tokens = j->a->tokens;
 	const size_t part = kern_scratch_part(ctx, threads), row_bytes = j->row_bytes + (j->then ? j->then->row_bytes : 0);
-	size_t rows = kern_ceil(tokens, parts);
+	size_t rows = part_rows(j);
 	j->lanes = ctx->scratch;
 	j->lane_bytes = j->lane_apart = matmul_blocked_lane_bytes(tokens);
-	ASSERT(threads * j->lane_bytes + tokens * row_bytes <= ctx->scratch_bytes);
+	ASSERT(threads * j->lane_bytes + laid(j, tokens) * row_bytes <= ctx->scratch_bytes);
 	if (parts > 1 && j->lane_bytes + rows * row_bytes <= part) {
 		j->x = j->lanes + j->lane_bytes;
 		j->lane_apart = j->part_bytes = part;
 	} else {
 		j->x = j->lanes + threads * j->lane_bytes;
 		j->part_blocks = j->row_blocks;
-		rows = tokens;
+		rows = laid(j, tokens);
 	}
 	if (!j->then)
 		return;
@@ -568,7 +587,7 @@ static const struct kern_matmul_args *then_of(const struct kern_matmul_args *a)
 static bool plan_stages(struct blocked_job *jobs, u32 count, const struct kern_ctx *ctx, u32 threads)
 {
 	const size_t part = kern_scratch_part(ctx, threads), lane = matmul_blocked_lane_bytes(jobs->a->tokens);
-	const u32 rows = kern_ceil(jobs->a->tokens, threads);
+	const u32 rows = part_rows(jobs);
 	size_t own = 0, handed = 0;
 	for (u32 i = 0; i < count; i++) {
 		size_t *most = i > 0 && jobs[i - 1].handed > 0 ? &handed : &own, bytes = kern_align(rows * jobs[i].row_bytes);

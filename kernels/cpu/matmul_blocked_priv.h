@@ -89,6 +89,7 @@ struct blocked_kernel {
 	u32 value_bytes; /* of an input: 1, 2 or 4 */
 	u32 whole_values; /* where inputs have no groups: a row's are filled up to a multiple; 0: to pairs */
 	u32 head_bytes; /* of a group of a row's inputs */
+	u32 laid_rows; /* 0, or: a tile's inputs lie as if it had a multiple of so many rows, its own in front; blocks of rows are whole tiles then */
 	bool acts_beside; /* `tile` does a tile's `acts` */
 	u32 own_rows; /* so many a thread are worth reading all weights for, see plan_rows; 0: as many as for others */
 	/* Values [k, k + count) of `rows` rows, the job's x_stride apart, into a tile's inputs. Answers whether one of their scales, or of
