@@ -433,7 +433,7 @@ static void matmul_cases(struct check *c, u32 target)
 	static const u32 shapes[][2] = {{1, 1},	   {1, 7},    {15, 2},	  {16, 33},  {17, 64},
 					{31, 65},  {33, 31},  {64, 128},  {65, 17},  {100, 255},
 					{130, 96}, {257, 40}, {40, 1030}, {70, 2500}};
-	static const u32 tokens[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 16, 17, 21, 24, 29, 32, 40};
+	static const u32 tokens[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 16, 17, 21, 24, 29, 32, 33, 40, 48, 57, 64};
 	for (u32 s = 0; s < COUNT_OF(shapes); s++)
 		for (u32 t = 0; t < COUNT_OF(tokens); t++)
 			for (u32 d = 0; d < CHECK_MATMUL_TYPES; d++) {
@@ -450,6 +450,9 @@ static void matmul_cases(struct check *c, u32 target)
 		struct matmul_case uneven = {
 			.n = 50, .k = 1100, .tokens = 37, .dtype = check_matmul_types[d], .bias = true, .accumulate = true};
 		struct matmul_case odd = {.n = 33, .k = 35, .tokens = 257, .dtype = check_matmul_types[d], .accumulate = true};
+		/* Blocks of whole tiles but for the last one's rest, of a row and of 20, two blocks of k; and of threads with rows of their own. */
+		struct matmul_case rest = {.n = 50, .k = 1100, .tokens = 289, .dtype = check_matmul_types[d], .accumulate = true};
+		struct matmul_case own = {.n = 70, .k = 330, .tokens = 628, .dtype = check_matmul_types[d], .bias = true};
 		/* Rows that are mostly what fills their group up. */
 		struct matmul_case narrow = {.n = 40, .k = 5, .tokens = 100, .dtype = check_matmul_types[d]};
 		/* One group, and sums that begin with another value in every row. */
@@ -464,6 +467,8 @@ static void matmul_cases(struct check *c, u32 target)
 		matmul_case(c, target, &wide);
 		matmul_case(c, target, &uneven);
 		matmul_case(c, target, &odd);
+		matmul_case(c, target, &rest);
+		matmul_case(c, target, &own);
 		for (u32 t = 0; t < COUNT_OF(tokens); t++) {
 			struct matmul_case m = {.n = 40, .k = t % 2 ? 256 : 200, .tokens = tokens[t], .dtype = check_matmul_types[d]};
 			m.order = kern_dtype_group(m.dtype) > 0 && t % 3 == 0;
