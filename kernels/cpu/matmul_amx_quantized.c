@@ -594,7 +594,9 @@ enum err VARIANT(matmul_quantized)(struct kern_ctx *ctx, const struct kern_matmu
 	const u32 vector_rows = a->fusion ? KERN_CPU_UNFUSED_TOKENS : VECTOR_ROWS;
 	if (kern_dtype_group(dtype) < AMX_ROW_BYTES || a->tokens <= vector_rows || (a->fusion && !matmul_blocked_fuses(a)))
 		return matmul_quantized_avx512_vnni(ctx, a);
-	if (a->tokens > AMX_TILE_ROWS && (a->fusion || a->tokens > FEW_ROWS)) {
+	if (a->fusion && a->tokens <= FEW_ROWS && dtype != KERN_I8)
+		return ERR_UNSUPPORTED; /* apart they take up to a fifth less, those in 8 bits as long or longer */
+	if (a->fusion || a->tokens > FEW_ROWS) {
 		matmul_blocked(ctx, a, dtype == KERN_I8 ? &INT8 : dtype == KERN_I4_STEPS ? &STEPS : &INT4);
 		return ERR_OK;
 	}

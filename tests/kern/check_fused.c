@@ -5,13 +5,17 @@
 
 /* ---------------------------------------------------------------- the activation */
 
-/* More rows than decoding has, and a variant that computes them in blocks. */
+enum { TILES_UNFUSED_TOKENS = 64, TILES_GROUP = 64 };
+
+/* More rows than decoding has, and a variant that computes them in blocks: tiles (AMX) do so with more rows where groups' weights in 4 bits are theirs. */
 static bool matmul_blocks(const struct check_target *t, const struct matmul_case *m)
 {
 	bool floats = m->dtype == KERN_BF16 || m->dtype == KERN_F32;
 	u32 needed = floats ? KERN_CAP_AVX512 : KERN_CAP_AVX512_VNNI;
+	bool nibbles = m->dtype != KERN_I8 && kern_dtype_group(m->dtype) >= TILES_GROUP;
 	bool avx2 = (t->caps & KERN_CAP_AVX2) && !(t->caps & KERN_CAP_AVX512) && m->dtype != KERN_I4_STEPS;
-	return (avx2 || (t->caps & needed)) && m->tokens > KERN_CPU_UNFUSED_TOKENS;
+	u32 unfused = nibbles && (t->caps & KERN_CAP_AMX) ? TILES_UNFUSED_TOKENS : KERN_CPU_UNFUSED_TOKENS;
+	return (avx2 || (t->caps & needed)) && m->tokens > unfused;
 }
 
 /* Whole panels of gate and up as well. */
