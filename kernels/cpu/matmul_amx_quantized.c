@@ -601,6 +601,7 @@ enum err VARIANT(matmul_quantized)(struct kern_ctx *ctx, const struct kern_matmu
 		return ERR_OK;
 	}
 	const struct matmul_inputs in = {.unit_values = 4, .width = kern_dtype_group(dtype), .sum_words = 1};
+	ASSERT((size_t)laid(a->tokens) * kern_ceil(a->w->k, in.width) * (in.width + HEAD_BYTES) <= ctx->scratch_bytes);
 	matmul_run(ctx, a, dtype == KERN_I8 ? &FEW_INT8 : dtype == KERN_I4_STEPS ? &FEW_STEPS : &FEW_INT4, &in);
 	return ERR_OK;
 }
