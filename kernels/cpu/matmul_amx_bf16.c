@@ -10,7 +10,7 @@ enum {
 	VALUES = AMX_ROW_BYTES / 2, /* of a row that are multiplied at once */
 	K_BLOCK = 512, /* of a panel: in the first cache, for all tiles of rows */
 	K_WHOLE = 640,
-	STRAIGHT_ROWS = 8,
+	PAIRED_ROWS = AMX_ROWS, /* with sums of more there is no register for another panel's */
 };
 
 /* ---------------------------------------------------------------- inputs */
@@ -116,15 +116,102 @@ static void tile_few(const struct matmul_tile *t, u32 rows)
 	end_few(t, rows);
 }
 
+/* Sums of a pair: 0 and 1 the first panel's, 2 and 3 the second one's. */
+static void begin_pair(const struct matmul_tile of[2], u32 rows)
+{
+	_Alignas(64) float sums[2][AMX_ROWS][KERN_PANEL];
+	if (!of->resume && !of->bias) {
+		amx_zero_sums();
+		return;
+	}
+	for (u32 i = 0; i < 2; i++)
+		for (u32 r = 0; r < rows; r++)
+			for (u32 v = 0; v < VECS; v++)
+				vec_store(sums[i][r] + v * VEC_LANES, tile_first_sum(&of[i], r, v));
+	amx_load(0, sums[0][0], sizeof(sums[0][0]));
+	amx_load(1, sums[0][0] + VEC_LANES, sizeof(sums[0][0]));
+	amx_load(2, sums[1][0], sizeof(sums[1][0]));
+	amx_load(3, sums[1][0] + VEC_LANES, sizeof(sums[1][0]));
+}
+
+static void end_pair(const struct matmul_tile of[2], u32 rows)
+{
+	_Alignas(64) float sums[AMX_ROWS][KERN_PANEL];
+	const size_t bytes = of->out_stride * sizeof(float);
+	amx_store(0, of[0].out, bytes);
+	amx_store(1, of[0].out + VEC_LANES, bytes);
+	if (of[1].columns >= KERN_PANEL) {
+		amx_store(2, of[1].out, bytes);
+		amx_store(3, of[1].out + VEC_LANES, bytes);
+		return;
+	}
+	amx_store(2, sums[0], sizeof(sums[0]));
+	amx_store(3, sums[0] + VEC_LANES, sizeof(sums[0]));
+	for (u32 r = 0; r < rows; r++)
+		for (u32 v = 0; v < VECS; v++)
+			tile_store_sum(&of[1], r, v, vec_load(sums[r] + v * VEC_LANES));
+}
+
+static ALWAYS_INLINE void ask_pair(struct tile_fetch *f, bool twice)
+{
+#pragma GCC unroll 8
+	for (u32 i = 0; i < AMX_UNITS / 2; i++)
+		tile_ask_pair(f, twice);
+}
+
+/* Piece by piece of two panels in turn. */
+static ALWAYS_INLINE void run_pair(const struct matmul_tile *t, u32 rows, bool twice)
+{
+	_Alignas(64) char last[2][AMX_PIECE_BYTES];
+	const struct matmul_tile of[2] = {tile_of_pair(t, 0), tile_of_pair(t, 1)};
+	const u32 units = kern_ceil(t->k_count, 2);
+	const size_t step = (size_t)rows * AMX_ROW_BYTES;
+	struct tile_fetch fetch = tile_fetch_pair(t);
+	const char *x = t->units, *weights = t->weights;
+	check_bytes(t->units, kern_ceil(units, AMX_UNITS) * step);
+	check_bytes(of[0].weights, units * (size_t)KERN_GROUP_UNIT);
+	check_bytes(of[1].weights, units * (size_t)KERN_GROUP_UNIT);
+	VARIANT(amx_rows)(rows);
+	begin_pair(of, rows);
+	for (u32 u = 0; u < units; u += AMX_UNITS, weights += AMX_PIECE_BYTES, x += step) {
+		const char *first = amx_whole_piece(weights, units - u, last[0]), *second = amx_whole_piece(weights + t->panel_bytes, units - u, last[1]);
+		tile_turn_pair(t, &fetch);
+		amx_load(4, x, AMX_ROW_BYTES);
+		amx_load(6, first, KERN_GROUP_UNIT);
+		amx_add_bf16(0, 4, 6);
+		ask_pair(&fetch, twice);
+		amx_load(7, first + AMX_ROW_BYTES, KERN_GROUP_UNIT);
+		amx_add_bf16(1, 4, 7);
+		ask_pair(&fetch, twice);
+		amx_load(6, second, KERN_GROUP_UNIT);
+		amx_add_bf16(2, 4, 6);
+		ask_pair(&fetch, twice);
+		amx_load(7, second + AMX_ROW_BYTES, KERN_GROUP_UNIT);
+		amx_add_bf16(3, 4, 7);
+		ask_pair(&fetch, twice);
+	}
+	end_pair(of, rows);
+}
+
+static void tile_of_few(const struct matmul_tile *t, u32 rows)
+{
+	if (t->panels != 2)
+		tile_few(t, rows);
+	else if (rows <= TILE_PAIR_TWICE_ROWS)
+		run_pair(t, rows, true);
+	else
+		run_pair(t, rows, false);
+}
+
 static const struct matmul_kernel FEW = {.tile_rows = AMX_TILE_ROWS,
 					 .tile_columns = KERN_PANEL,
 					 .few_rows = 1,
 					 .few_columns = KERN_PANEL,
 					 .asks_always = true,
 					 .asks_in_order = true,
-					 .straight_rows = STRAIGHT_ROWS,
+					 .paired_rows = PAIRED_ROWS,
 					 .pack = pack_few,
-					 .tile = tile_few};
+					 .tile = tile_of_few};
 
 /* ---------------------------------------------------------------- many rows */
 

@@ -199,6 +199,25 @@ static bool reads_by_pages(void)
 	return is == YES;
 }
 
+static _Atomic u32 *pairs(void)
+{
+	static _Atomic u32 how = MATMUL_PAIRS_BEST;
+	return &how;
+}
+
+void matmul_pair(enum matmul_pairs how)
+{
+	atomic_store_explicit(pairs(), how, memory_order_relaxed);
+}
+
+static bool pairs_panels(const struct matmul_job *j, bool best)
+{
+	const u32 how = atomic_load_explicit(pairs(), memory_order_relaxed);
+	if (how == MATMUL_PAIRS_NEVER || j->a->tokens > j->kernel->paired_rows || j->a->w->n <= KERN_PANEL)
+		return false;
+	return best || how == MATMUL_PAIRS_ALWAYS;
+}
+
 /* A core of AMD up to Zen 2 gets more of several streams if it is asked for what they bring next, and so does one of Intel; one of Zen 3 got less by
  * asking 1 KB and more ahead, and is left alone. */
 static u32 near_bytes(const struct matmul_job *j)
@@ -221,11 +240,12 @@ void matmul_run(struct kern_ctx *ctx, const struct kern_matmul_args *a, const st
 	 * lines are asked into the latter first, of one row as of twelve. */
 	if (is_intel()) {
 		j.prefetch_far = MATMUL_FAR;
-		j.straight = kernel->asks_in_order && a->tokens <= (kernel->straight_rows ? kernel->straight_rows : 1) && !reads_by_pages();
+		j.straight = kernel->asks_in_order && a->tokens <= (kernel->paired_rows > 0 ? kernel->paired_rows : 1) && !reads_by_pages();
 	} else if (!kernel->asks_always && small_l1()) {
 		j.prefetch_off = a->tokens <= (kernel->alone_rows ? kernel->alone_rows : MATMUL_ALONE_ROWS);
 		j.prefetch_far = j.prefetch_off ? MATMUL_NEAR : MATMUL_FAR_BYTES;
 	}
+	j.paired = pairs_panels(&j, j.straight);
 	j.near_bytes = near_bytes(&j);
 	if (in->whole_units > 0)
 		units = kern_ceil(units, in->whole_units) * in->whole_units;

@@ -72,6 +72,10 @@ enum { TILE_LINE = 64, TILE_PAGE = 4096, TILE_PAGES = 4, TILE_ORDERED = TILE_PAG
  * order of their own 1 to 4 KB. */
 enum { MATMUL_TWICE_BYTES = 4 * 1024 };
 
+/* A tile of two panels asks for lines of both in turn, so far ahead of its first one's, whose part it reads before it reads the other's. One and two
+ * rows, which compute little between two lines, ask the L2 cache first, and by so much nearer for the same lines the L1 cache. */
+enum { TILE_PAIR_AHEAD = 4608, TILE_PAIR_NEARER = 2048, TILE_PAIR_TWICE_ROWS = 2 };
+
 struct matmul_job;
 struct matmul_kernel {
 	u32 tile_rows;	  /* at most */
@@ -82,7 +86,7 @@ struct matmul_kernel {
 	u32 alone_rows;	  /* 0, or: up to so many rows instead of MATMUL_ALONE_ROWS */
 	bool asks_always; /* for weights ahead, however small the L1 cache: computing in narrow vectors leaves the time to wait */
 	bool asks_in_order; /* all that its tiles ask for goes through tile_fetch, which may have an order of its own */
-	u32 straight_rows; /* 0, or: up to so many rows instead of one it has none where memory brings more without (matmul_job.straight) */
+	u32 paired_rows; /* 0, or: tiles of up to so many rows may be of two panels (matmul_job.paired) */
 	/* Rounds values [first, end) of the row `x`, the r-th of the `rows` rows of a tile, into the tile's inputs at
 	 * `to`. Both are multiples of MATMUL_PACK_VALUES, or `end` is the row's. */
 	void (*pack)(const struct matmul_job *j, const float *x, u32 r, u32 rows, char *to, u32 first, u32 end);
@@ -104,8 +108,9 @@ struct matmul_job {
 	/* They are not asked for at all, or by what the variant finds better: the processor follows the stream by itself, and further ahead than
 	 * those places would let it. */
 	bool prefetch_off;
-	/* Lines of few rows' weights are asked for as they lie, and not far ahead, for memory brings more so than by pages in turns. */
-	bool straight;
+	/* Lines of few rows' weights are asked for as they lie, and not far ahead, for memory brings more so than by pages in turns; most of two
+	 * places that are far from each other, and so a tile is two panels. */
+	bool straight, paired;
 	u32 near_bytes; /* of a tile of several panels */
 };
 
@@ -128,8 +133,14 @@ static inline const char *matmul_weights_at(const struct kern_weight *w, u32 n, 
 /* Of a tile of all rows. */
 static inline u32 matmul_columns(const struct matmul_job *j)
 {
+	if (j->paired)
+		return 2 * KERN_PANEL;
 	return j->a->tokens <= j->kernel->few_rows ? j->kernel->few_columns : j->kernel->tile_columns;
 }
+
+/* For tests: whatever the processor, tiles are of two panels where they may be, or never; or as is best, which is how it begins. */
+enum matmul_pairs { MATMUL_PAIRS_BEST, MATMUL_PAIRS_ALWAYS, MATMUL_PAIRS_NEVER };
+void matmul_pair(enum matmul_pairs how);
 
 /* How many tasks a product is worth. */
 u64 matmul_tasks(const struct kern_matmul_args *a, u32 threads);

@@ -21,6 +21,8 @@ enum {
 #endif
 	INT8_ALONE_ROWS = 5, /* see matmul_kernel.alone_rows */
 	INT4_ALONE_ROWS = 6,
+	INT8_PAIRED_ROWS = TILE_ROWS, /* see matmul_kernel.paired_rows */
+	INT4_PAIRED_ROWS = 4, /* more wait for products, not for memory, and gain nothing */
 };
 
 /* ---------------------------------------------------------------- inputs */
@@ -109,6 +111,8 @@ static ALWAYS_INLINE void add_int8_unit(const struct matmul_tile *t, u32 rows, u
 	ivec w[VECS_OF_ONE];
 	if (asks == TILE_ASKS_IN_ORDER)
 		tile_prefetch_in_order(fetch, rows > 1, rows > 1);
+	else if (asks == TILE_ASKS_PAIR)
+		tile_ask_pair(fetch, rows <= TILE_PAIR_TWICE_ROWS);
 	else if (asks == TILE_ASKS && rows == 1)
 		tile_prefetch_loosely(t, fetch);
 	else if (asks == TILE_ASKS)
@@ -131,7 +135,7 @@ static ALWAYS_INLINE void add_int8_unit(const struct matmul_tile *t, u32 rows, u
 static ALWAYS_INLINE void add_int8(const struct matmul_tile *t, u32 rows, u32 stride, u32 vecs, const char *units,
 				   const char *x, u32 count, ivec sum[][VECS_OF_ONE], enum tile_asks asks, struct tile_fetch *fetch)
 {
-	if (rows == 1 && asks != TILE_ASKS && asks != TILE_ASKS_IN_ORDER)
+	if (rows == 1 && (asks == TILE_ASKS_NOTHING || asks == TILE_ASKS_SELDOM))
 #pragma GCC unroll 1
 		for (u32 u = 0; u < count; u++, units += KERN_GROUP_UNIT, x += stride * 4) {
 			add_int8_unit(t, rows, vecs, units, x, sum, asks, fetch);
@@ -150,6 +154,8 @@ static ALWAYS_INLINE void add_int4(const struct matmul_tile *t, u32 rows, u32 st
 		ivec low[VECS_OF_ONE], high[VECS_OF_ONE];
 		if (asks == TILE_ASKS_IN_ORDER)
 			tile_prefetch_in_order(fetch, rows > 1, rows > 1);
+		else if (asks == TILE_ASKS_PAIR)
+			tile_ask_pair(fetch, rows <= TILE_PAIR_TWICE_ROWS);
 		else if (asks == TILE_ASKS)
 			tile_prefetch(t, fetch);
 #pragma GCC unroll 4
@@ -182,6 +188,10 @@ static ALWAYS_INLINE void add_group(const struct matmul_tile *t, u32 rows, u32 s
 	if (asks == TILE_ASKS_IN_ORDER) {
 		tile_prefetch_turn(t, &p->fetch, p->group);
 		tile_prefetch_head_in_order(&p->fetch, head_bytes(form), rows > 1, rows > 1);
+	} else if (asks == TILE_ASKS_PAIR) {
+		tile_turn_pair(t, &p->fetch);
+		for (u32 at = 0; at < head_bytes(form); at += KERN_GROUP_UNIT)
+			tile_ask_pair(&p->fetch, rows <= TILE_PAIR_TWICE_ROWS);
 	} else if (asks == TILE_ASKS) {
 		tile_prefetch_turn(t, &p->fetch, p->group);
 		tile_prefetch_head(t, &p->fetch, head_bytes(form), form == BYTES ? t->prefetch_far != MATMUL_NEAR : t->prefetch_far == MATMUL_FAR);
@@ -228,6 +238,15 @@ static ALWAYS_INLINE void add_group(const struct matmul_tile *t, u32 rows, u32 s
 	}
 }
 
+/* A group further on. */
+static ALWAYS_INLINE void go_on(const struct matmul_tile *t, u32 rows, enum form form, struct place *p)
+{
+	p->group += head_bytes(form) + t->width / (form == BYTES ? 4 : 8) * KERN_GROUP_UNIT;
+	p->x += (size_t)t->width * rows;
+	p->scales += rows * 4;
+	p->sums += rows * sum_words(form) * 4;
+}
+
 static ALWAYS_INLINE void run_tile(const struct matmul_tile *t, u32 rows, u32 vecs, enum form form, enum tile_asks asks)
 {
 	vec total[TILE_ROWS][VECS_OF_ONE];
@@ -241,16 +260,44 @@ static ALWAYS_INLINE void run_tile(const struct matmul_tile *t, u32 rows, u32 ve
 		if (rows > REGISTER_ROWS)
 			__asm__("" : "+m"(total)); /* or the compiler spills the sums of whole numbers, in each unit */
 		add_group(t, rows, rows, vecs, form, asks, &p, kern_min(t->width, t->k_count - k), total);
-		p.group += head_bytes(form) + t->width / (form == BYTES ? 4 : 8) * KERN_GROUP_UNIT;
-		p.x += (size_t)t->width * rows;
-		p.scales += rows * 4;
-		p.sums += rows * sum_words(form) * 4;
+		go_on(t, rows, form, &p);
 	}
 #pragma GCC unroll 12
 	for (u32 r = 0; r < rows; r++)
 #pragma GCC unroll 4
 		for (u32 v = 0; v < vecs; v++)
 			tile_store_sum(t, r, v, total[r][v]);
+}
+
+/* Two panels, a group of the one and then the same of the other. */
+static ALWAYS_INLINE void run_pair(const struct matmul_tile *t, u32 rows, enum form form)
+{
+	enum { BOTH_IN_REGISTERS = REGISTER_ROWS / 2 };
+	vec total[2][TILE_ROWS][VECS_OF_ONE];
+	const struct matmul_tile of[2] = {tile_of_pair(t, 0), tile_of_pair(t, 1)};
+	struct place p = {t->weights, t->units, t->scales, t->sums, tile_fetch_pair(t)};
+#pragma GCC unroll 2
+	for (u32 i = 0; i < 2; i++)
+#pragma GCC unroll 16
+		for (u32 n = 0; n < rows * TILE_VECS; n++)
+			total[i][n / TILE_VECS][n % TILE_VECS] = tile_first_sum(&of[i], n / TILE_VECS, n % TILE_VECS);
+	for (u32 k = 0; k < t->k_count; k += t->width) {
+		const char *group = p.group;
+#pragma GCC unroll 2
+		for (u32 i = 0; i < 2; i++) {
+			if (rows > BOTH_IN_REGISTERS)
+				__asm__("" : "+m"(total)); /* as in run_tile */
+			p.group = group + i * t->panel_bytes;
+			add_group(t, rows, rows, TILE_VECS, form, TILE_ASKS_PAIR, &p, kern_min(t->width, t->k_count - k), total[i]);
+		}
+		p.group = group;
+		go_on(t, rows, form, &p);
+	}
+#pragma GCC unroll 2
+	for (u32 i = 0; i < 2; i++)
+#pragma GCC unroll 16
+		for (u32 n = 0; n < rows * TILE_VECS; n++)
+			tile_store_sum(&of[i], n / TILE_VECS, n % TILE_VECS, total[i][n / TILE_VECS][n % TILE_VECS]);
 }
 
 #ifdef __AVX512VNNI__
@@ -305,10 +352,7 @@ static void run_tall(const struct matmul_tile *t, u32 rows)
 			run_parts(&part, end - first, rows, &at, count, total + first);
 		}
 		p.fetch = at.fetch;
-		p.group += KERN_GROUP_HEAD + t->width / 4 * KERN_GROUP_UNIT;
-		p.x += (size_t)t->width * rows;
-		p.scales += rows * 4;
-		p.sums += rows * 4;
+		go_on(t, rows, BYTES, &p);
 	}
 	for (u32 r = 0; r < rows; r++)
 		for (u32 v = 0; v < TILE_VECS; v++)
@@ -316,10 +360,17 @@ static void run_tall(const struct matmul_tile *t, u32 rows)
 }
 #endif
 
+static ALWAYS_INLINE u32 paired_rows(enum form form)
+{
+	return form == BYTES ? INT8_PAIRED_ROWS : INT4_PAIRED_ROWS;
+}
+
 /* Rows so few that they may be left alone, with weights of either type or of one: the other is spared the code. */
 static ALWAYS_INLINE void run_few(const struct matmul_tile *t, u32 rows, u32 vecs, enum form form)
 {
-	if (t->prefetch_base)
+	if (t->panels == 2 && rows <= paired_rows(form))
+		run_pair(t, rows, form);
+	else if (t->prefetch_base)
 		run_tile(t, rows, vecs, form, TILE_ASKS_IN_ORDER);
 	else if (t->prefetch_step > 0 || rows > (form == BYTES ? INT8_ALONE_ROWS : INT4_ALONE_ROWS))
 		run_tile(t, rows, vecs, form, TILE_ASKS);
@@ -334,7 +385,9 @@ static ALWAYS_INLINE void run_few(const struct matmul_tile *t, u32 rows, u32 vec
 		run_few(t, n, vecs, form); \
 		break;
 #define RUN_TILE(n, form)                                                    \
-	if (t->prefetch_base)                                                \
+	if (t->panels == 2 && (n) <= paired_rows(form))                      \
+		run_pair(t, n, form);                                        \
+	else if (t->prefetch_base)                                           \
 		run_tile(t, n, TILE_VECS, form, TILE_ASKS_IN_ORDER);         \
 	else                                                                 \
 		run_tile(t, n, TILE_VECS, form, TILE_ASKS);                  \
@@ -379,22 +432,23 @@ static void tile_steps(const struct matmul_tile *t, u32 rows)
 }
 #endif
 
-#define KERNEL(name, rows, alone, tile_fn)                                                   \
+#define KERNEL(name, rows, alone, paired, tile_fn)                                           \
 	static const struct matmul_kernel name = {.tile_rows = rows,                         \
 						  .tile_columns = TILE_VECS * VEC_LANES,     \
 						  .few_rows = 1,                             \
 						  .few_columns = VECS_OF_ONE * VEC_LANES,    \
 						  .k_block = K_BLOCK,                        \
 						  .alone_rows = alone,                       \
+						  .paired_rows = paired,                     \
 						  .asks_in_order = true,                     \
 						  .pack = pack,                              \
 						  .tile = tile_fn}
-KERNEL(INT8, TALL_ROWS, INT8_ALONE_ROWS, tile_int8);
+KERNEL(INT8, TALL_ROWS, INT8_ALONE_ROWS, INT8_PAIRED_ROWS, tile_int8);
 /* What has to be done for a group of 64 weighs more: up to 8 rows gain by reading the weights once, more do not. */
-KERNEL(INT4_FEW, TILE_ROWS, INT4_ALONE_ROWS, tile_int4);
-KERNEL(INT4, REGISTER_ROWS, 0, tile_int4);
+KERNEL(INT4_FEW, TILE_ROWS, INT4_ALONE_ROWS, INT4_PAIRED_ROWS, tile_int4);
+KERNEL(INT4, REGISTER_ROWS, 0, 0, tile_int4);
 #ifdef __AVX512VNNI__
-KERNEL(IN_STEPS, TILE_ROWS, INT4_ALONE_ROWS, tile_steps);
+KERNEL(IN_STEPS, TILE_ROWS, INT4_ALONE_ROWS, INT4_PAIRED_ROWS, tile_steps);
 #endif
 #undef KERNEL
 

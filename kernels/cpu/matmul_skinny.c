@@ -143,14 +143,19 @@ static void run_tile(const struct skinny *s, const struct stack *stack, u32 n, u
 				.late = s->late,
 				.near_bytes = j->near_bytes};
 	t.prefetch = t.weights;
-	if (!j->prefetch_off) {
+	if (stack->count == 2 && j->paired) {
+		t.prefetch += TILE_PAIR_AHEAD;
+		t.prefetch_far = j->prefetch_far;
+		t.prefetch_end = stream.then ? stream.end : NULL;
+		t.prefetch_then = stream.then;
+	} else if (!j->prefetch_off) {
 		t.prefetch += j->straight ? STRAIGHT_BYTES : AHEAD_BYTES;
 		t.prefetch_step = KERN_GROUP_UNIT;
 		t.prefetch_far = j->prefetch_far;
 		t.asks_twice = j->prefetch_far == MATMUL_FAR;
 		t.prefetch_end = stream.then ? stream.end : NULL;
 		t.prefetch_then = stream.then;
-		if (j->kernel->asks_in_order && !j->straight && j->prefetch_far == MATMUL_FAR) {
+		if (j->kernel->asks_in_order && !j->straight && !j->paired && j->prefetch_far == MATMUL_FAR) {
 			t.prefetch_base = stream.begin;
 			t.prefetch_ordered = stream.begin + (size_t)(stream.end - stream.begin) / TILE_ORDERED * TILE_ORDERED;
 		}
@@ -210,8 +215,8 @@ static void run_panels(void *arg, u32 task, u32 thread)
 		fetch_inputs(s, thread);
 	while (shares_take(&s->shares, thread, &first, &end)) {
 		const u32 run_end = shares_run_end(&s->shares, thread, end);
-		if (s->side == 1)
-			stream.end = panel_at(s, stack_of(s, run_end - 1).panel + 1);
+		if (s->side == 1 || j->paired)
+			stream.end = panel_at(s, stack_of(s, run_end - 1).panel + 1); /* of a pair, of its first panels */
 		if (s->side == 1 && first != before)
 			stream.begin = panel_at(s, stack_of(s, first).panel);
 		before = end;

@@ -73,6 +73,8 @@ static ALWAYS_INLINE void add_unit(const struct matmul_tile *t, u32 rows, u32 ve
 	ivec low[VECS_OF_ONE], high[VECS_OF_ONE];
 	if (asks == TILE_ASKS_IN_ORDER)
 		tile_prefetch_in_order(fetch, rows > 1, rows > 1);
+	else if (asks == TILE_ASKS_PAIR)
+		tile_ask_pair(fetch, rows <= TILE_PAIR_TWICE_ROWS);
 	else if (asks == TILE_ASKS)
 		tile_prefetch(t, fetch);
 #pragma GCC unroll 4
@@ -138,6 +140,10 @@ static ALWAYS_INLINE void add_unit_of_one(const struct matmul_tile *t, const cha
 		high[v] = dot_int4(high[v], ivec_and(both, upper), second);
 		if (asks == TILE_ASKS_IN_ORDER && v == 0)
 			tile_ask_in_order(fetch, fetch->at + u * KERN_GROUP_UNIT, false);
+		if (asks == TILE_ASKS_PAIR) {
+			tile_ask(fetch->at + v * fetch->apart + u * TILE_LINE, true);
+			tile_ask(fetch->near + v * fetch->near_apart + u * TILE_LINE, false);
+		}
 		if (asks == TILE_ASKS)
 			tile_ask(fetch->at + at, far);
 		if (asks == TILE_ASKS && far)
@@ -183,8 +189,9 @@ static ALWAYS_INLINE void add_pair_of_one(const struct matmul_tile *t, const cha
 #pragma GCC unroll 1
 		for (u32 p = 0; p < 2; p++)
 			add_part_of_one(t, units, x, p, four_inputs(eights + p * 4), part[p], asks, far, fetch);
-	fetch->at += 2 * PART_UNITS * KERN_GROUP_UNIT;
-	fetch->near += 2 * PART_UNITS * KERN_GROUP_UNIT;
+	const u32 line = asks == TILE_ASKS_PAIR ? TILE_LINE : KERN_GROUP_UNIT;
+	fetch->at += 2 * PART_UNITS * line;
+	fetch->near += 2 * PART_UNITS * line;
 #pragma GCC unroll 4
 	for (u32 v = 0; v < VECS_OF_ONE; v++) {
 		ivec pair = _mm512_mask_blend_epi16(0x55555555, _mm512_slli_epi32(part[1][v], 16), part[0][v]);

@@ -44,6 +44,18 @@ static inline void tile_pack_floats(const struct matmul_job *j, const float *x, 
 			*units = x[k];
 }
 
+/* A tile of two panels as two of one: the i-th. */
+static ALWAYS_INLINE struct matmul_tile tile_of_pair(const struct matmul_tile *t, u32 i)
+{
+	struct matmul_tile one = *t;
+	one.weights += i * t->panel_bytes;
+	one.out += i * t->panel_columns;
+	one.columns -= i * t->panel_columns;
+	if (one.bias)
+		one.bias += i * t->panel_columns;
+	return one;
+}
+
 /* Asks for what follows in the stream that `at` is in, where the processor needs it: see matmul_tile. */
 static ALWAYS_INLINE void tile_prefetch_near(const struct matmul_tile *t, const char *at)
 {
@@ -64,8 +76,8 @@ static ALWAYS_INLINE void tile_prefetch_near(const struct matmul_tile *t, const 
 
 /* What tiles ask for where each number of rows has code of its own: every line; every line in an order of its own, where the tile has a
  * prefetch_base; nothing, for even asking for a line that is there takes one of the places for loads that wait, and with them goes some of what the
- * processor looks ahead; or a line now and then, which keeps it on the stream. */
-enum tile_asks { TILE_ASKS, TILE_ASKS_IN_ORDER, TILE_ASKS_NOTHING, TILE_ASKS_SELDOM };
+ * processor looks ahead; a line now and then, which keeps it on the stream; or, of two panels, lines of both in turn. */
+enum tile_asks { TILE_ASKS, TILE_ASKS_IN_ORDER, TILE_ASKS_NOTHING, TILE_ASKS_SELDOM, TILE_ASKS_PAIR };
 
 /* What a tile asks for: where it is, and where it turns to other weights; lines that were asked far are asked near from `near` on. */
 struct tile_fetch {
@@ -74,12 +86,24 @@ struct tile_fetch {
 	const char *near;
 	const char *base; /* see matmul_tile.prefetch_base */
 	uintptr_t ordered;
+	/* Of two panels: from the first one's lines to the second one's, and where `near` turns. */
+	size_t apart, near_apart;
+	uintptr_t near_turn;
 };
 
 static ALWAYS_INLINE struct tile_fetch tile_fetch_begin(const struct matmul_tile *t)
 {
 	return (struct tile_fetch){t->prefetch, t->prefetch_end ? (uintptr_t)t->prefetch_end : UINTPTR_MAX, t->weights + MATMUL_TWICE_BYTES,
-				   t->prefetch_base, (uintptr_t)t->prefetch_ordered};
+				   t->prefetch_base, (uintptr_t)t->prefetch_ordered, 0, 0, UINTPTR_MAX};
+}
+
+static ALWAYS_INLINE struct tile_fetch tile_fetch_pair(const struct matmul_tile *t)
+{
+	struct tile_fetch f = tile_fetch_begin(t);
+	f.near = t->weights + TILE_PAIR_AHEAD - TILE_PAIR_NEARER;
+	f.apart = f.near_apart = t->panel_bytes;
+	f.near_turn = f.turn;
+	return f;
 }
 
 /* Asks for a line between the loads before and behind it: the compiler would gather what several units ask for, and the places for lines that wait
@@ -201,6 +225,34 @@ static ALWAYS_INLINE void tile_prefetch_turn(const struct matmul_tile *t, struct
 	f->turn = UINTPTR_MAX;
 	f->base = t->prefetch_then;
 	f->ordered = t->prefetch_base ? UINTPTR_MAX : 0;
+}
+
+/* Called for every unit of either panel: asks for a line of each. */
+static ALWAYS_INLINE void tile_ask_pair(struct tile_fetch *f, bool twice)
+{
+	tile_ask(f->at, twice);
+	tile_ask(f->at + f->apart, twice);
+	if (twice) {
+		tile_ask(f->near, false);
+		tile_ask(f->near + f->near_apart, false);
+	}
+	f->at += TILE_LINE;
+	f->near += TILE_LINE;
+}
+
+/* Called for every group, of either panel. */
+static ALWAYS_INLINE void tile_turn_pair(const struct matmul_tile *t, struct tile_fetch *f)
+{
+	if ((uintptr_t)f->at >= f->turn) {
+		f->at = t->prefetch_then + ((uintptr_t)f->at - f->turn);
+		f->apart = t->next_panel_bytes;
+		f->turn = UINTPTR_MAX;
+	}
+	if ((uintptr_t)f->near >= f->near_turn) {
+		f->near = t->prefetch_then + ((uintptr_t)f->near - f->near_turn);
+		f->near_apart = t->next_panel_bytes;
+		f->near_turn = UINTPTR_MAX;
+	}
 }
 
 #endif

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "kernels/cpu/matmul_driver_priv.h"
 #include "tests/kern/check_matmul.h"
 
 static void round_to_bf16(float *values, size_t count)
@@ -186,8 +187,14 @@ static void matmul_want(struct check *c, const struct matmul_case *m, const stru
  * that puts them at every place of its blocks of tokens. */
 enum { REFERENCE_ROWS = 7 };
 
+/* Tiles of few rows are of two panels for some processors and of one for others: here, in turn, of either. */
+static enum matmul_pairs pairs_in_turn(const struct matmul_case *m, u32 turn)
+{
+	return (m->tokens + m->n + turn) % 2 ? MATMUL_PAIRS_ALWAYS : MATMUL_PAIRS_NEVER;
+}
+
 /* Runs one variant with one thread and with two, and each row alone; all have to agree to the bit. */
-static const char *matmul_runs(struct check *c, u32 target, const struct matmul_case *m,
+static const char *matmul_runs_in_turn(struct check *c, u32 target, const struct matmul_case *m,
 			       struct kern_matmul_args *a, const float *before, float *out)
 {
 	size_t bytes = (size_t)m->tokens * a->out_stride * sizeof(float);
@@ -196,6 +203,7 @@ static const char *matmul_runs(struct check *c, u32 target, const struct matmul_
 	float *again = check_alloc(c, bytes);
 	for (u32 run = 0; run < CHECK_RUNS; run++) {
 		check_ctx(c, &ctx, &limits, run % CHECK_POOLS);
+		matmul_pair(pairs_in_turn(m, run));
 		a->out = run == 0 ? out : again;
 		memcpy(a->out, before, bytes);
 		if (c->targets[target].ops.matmul(&ctx, a) != ERR_OK)
@@ -210,10 +218,18 @@ static const char *matmul_runs(struct check *c, u32 target, const struct matmul_
 		one.tokens = m->tokens - t < rows ? m->tokens - t : rows;
 		one.out = again + (size_t)t * a->out_stride;
 		one.x = a->x + (size_t)t * a->x_stride;
+		matmul_pair(pairs_in_turn(m, t));
 		if (c->targets[target].ops.matmul(&ctx, &one) != ERR_OK)
 			return "an error for a row alone";
 	}
 	return memcmp(again, out, bytes) != 0 ? "a row alone gives other bits than among others" : NULL;
+}
+
+static const char *matmul_runs(struct check *c, u32 target, const struct matmul_case *m, struct kern_matmul_args *a, const float *before, float *out)
+{
+	const char *problem = matmul_runs_in_turn(c, target, m, a, before, out);
+	matmul_pair(MATMUL_PAIRS_BEST);
+	return problem;
 }
 
 /* Whether a variant rounds inputs for weights of a type. */
