@@ -162,6 +162,24 @@ static ALWAYS_INLINE void amx_ask(const struct amx_asking *a, u32 quarter, u32 c
 		_mm_prefetch(at + i * TILE_LINE, _MM_HINT_T1);
 }
 
+/* Of two panels that are read in turn, from `ahead` of both on: a line of each in turn. Where the first one's lines end others follow, which may be
+ * as far apart as the panels are or not. */
+static ALWAYS_INLINE struct amx_asking amx_asking_pair(const char *ahead, size_t apart, size_t bytes, u32 pieces)
+{
+	const u32 count = (u32)(bytes / ((size_t)AMX_STREAMS / 2 * TILE_LINE));
+	return (struct amx_asking){ahead, apart, count / pieces, count % pieces};
+}
+
+/* Asks [from, end) of a piece: twice two lines each. */
+static ALWAYS_INLINE void amx_ask_pair(const struct amx_asking *a, u32 from, u32 end)
+{
+#pragma GCC unroll 4
+	for (u32 i = from * AMX_STREAMS / 2; i < end * AMX_STREAMS / 2; i++) {
+		tile_ask(a->at + i * TILE_LINE, true);
+		tile_ask(a->at + i * TILE_LINE + a->apart, true);
+	}
+}
+
 /* The same of lines [from, end) of each quarter. */
 static ALWAYS_INLINE void amx_ask_all(const struct amx_asking *a, u32 from, u32 end)
 {

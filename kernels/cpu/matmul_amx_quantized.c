@@ -171,7 +171,8 @@ struct beside {
 	const float *outs; /* or NULL */
 	size_t out_step;   /* from product to product */
 	struct amx_asking *ask; /* weights that come later, a part of which each product is followed by */
-	bool few; /* rows, whose pieces ask for as many lines as they have themselves: each product for some of all quarters */
+	bool few; /* rows, whose pieces ask for as many lines as they have themselves: each product for some of all quarters, */
+	bool paired; /* or of both panels */
 };
 
 enum { STORING = 2 }; /* products until sums of upper rows are where they are joined from; those of lower ones are before they have their turn */
@@ -180,7 +181,9 @@ enum { STORING = 2 }; /* products until sums of upper rows are where they are jo
 static ALWAYS_INLINE void go_on(const struct beside *b, u32 turn, u32 asks)
 {
 	const u32 each = kern_ceil(b->last_rows, b->pieces * PRODUCTS - STORING), product = turn % PRODUCTS;
-	if (b->few)
+	if (b->paired)
+		amx_ask_pair(b->ask, asks * product / PRODUCTS, asks * (product + 1) / PRODUCTS);
+	else if (b->few)
 		amx_ask_all(b->ask, asks * product / PRODUCTS, asks * (product + 1) / PRODUCTS);
 	else
 		amx_ask(b->ask, product, asks);
@@ -235,7 +238,7 @@ static ALWAYS_INLINE void add_piece(const char *x, u32 lower, const char *weight
 	if (lower > 0)
 		ADD(3, 5, 7);
 	go_on(b, turn + 3, asks);
-	amx_asked(b->ask, asks);
+	amx_asked(b->ask, b->paired ? asks * AMX_STREAMS / 2 : asks);
 }
 
 /* Where tiles are, and what they ask for. */
@@ -264,7 +267,7 @@ static ALWAYS_INLINE void add_any_group(const struct place *p, u32 units, struct
 	const u32 rest = (units - 1) % AMX_UNITS + 1;
 	const bool whole = units > AMX_UNITS, dense = b.last && b.last->from_stride == KERN_PANEL && b.last->to_stride == KERN_PANEL;
 #define AS(last, sums, dense, pieces) \
-	&(struct beside){last, sums, b.form, dense, b.rows, pieces, b.laid, b.last_rows, b.joined, b.outs, b.out_step, b.ask, b.few}
+	&(struct beside){last, sums, b.form, dense, b.rows, pieces, b.laid, b.last_rows, b.joined, b.outs, b.out_step, b.ask, b.few, b.paired}
 	if (!b.last && !whole)
 		add_group(p, rest, AS(NULL, NULL, false, 1));
 	else if (!b.last)
@@ -481,22 +484,43 @@ static size_t source_bytes(enum source source, u32 width)
 	return (source == STEPPED ? KERN_STEPS_HEAD : KERN_GROUP_HEAD) + (size_t)width / 8 * KERN_GROUP_UNIT;
 }
 
-/* All asks for the panel that comes next, as long as this one takes, so that memory never waits. */
-static struct amx_asking asking_of_few(const struct matmul_tile *m, u32 tiles)
+/* Of one panel. */
+static size_t weights_bytes(const struct matmul_tile *m, enum source source)
 {
-	const char *next = m->weights + m->panel_bytes;
-	if (m->prefetch_end && next >= m->prefetch_end)
-		next = m->prefetch_then;
-	return amx_asking_of(next, m->panel_bytes, 0, m->panel_bytes, tiles * kern_ceil(m->k_count, AMX_ROW_BYTES));
+	const u32 groups = kern_ceil(m->k_count, m->width), rest = m->k_count - (groups - 1) * m->width;
+	return (groups - 1) * source_bytes(source, m->width) + source_bytes(source, 0) + kern_ceil(rest, source == BYTES ? 4 : 8) * (size_t)KERN_GROUP_UNIT;
 }
 
-/* All that a tile of few rows reads and writes. */
-static void check_few(const struct matmul_tile *m, u32 rows)
+/* All asks for the panel that comes next, as long as this one takes, so that memory never waits; or of two ahead of both. */
+static struct amx_asking asking_of_few(const struct matmul_tile *m, u32 tiles, u32 panels, enum source source)
 {
-	check_bytes(m->weights, m->panel_bytes);
+	const u32 pieces = tiles * kern_ceil(m->k_count, AMX_ROW_BYTES);
+	const size_t bytes = weights_bytes(m, source);
+	const char *next = m->weights + m->panel_bytes;
+	if (panels == 2)
+		return amx_asking_pair(m->weights + TILE_PAIR_AHEAD, m->panel_bytes, bytes, pieces);
+	if (m->prefetch_end && next >= m->prefetch_end)
+		next = m->prefetch_then;
+	return amx_asking_of(next, bytes, 0, bytes, pieces);
+}
+
+/* Where what a pair asks for comes to the end of its first panel's stretch. */
+static ALWAYS_INLINE void turn_pair(const struct matmul_tile *m, struct amx_asking *ask, bool *turned)
+{
+	if (*turned || !m->prefetch_end || ask->at < m->prefetch_end)
+		return;
+	ask->at = m->prefetch_then + (ask->at - m->prefetch_end);
+	ask->apart = m->next_panel_bytes;
+	*turned = true;
+}
+
+/* All that a tile of few rows reads and writes, of one panel. */
+static void check_few(const struct matmul_tile *m, u32 rows, enum source source)
+{
+	check_bytes(m->weights, weights_bytes(m, source));
 	check_bytes(m->units, (size_t)kern_ceil(m->k_count, m->width) * laid(rows) * (m->width + HEAD_BYTES));
 	for (u32 r = 0; r < rows; r++)
-		check_bytes(m->out + r * m->out_stride, m->columns * sizeof(*m->out));
+		check_bytes(m->out + r * m->out_stride, kern_min(m->columns, KERN_PANEL) * sizeof(*m->out));
 }
 
 /* A tile of few rows, all but what its weights and inputs are. */
@@ -509,46 +533,53 @@ static ALWAYS_INLINE struct blocked_tile tile_of_few(const struct matmul_tile *m
 				     .sums = sums,
 				     .out = m->out + first * m->out_stride,
 				     .out_stride = m->out_stride,
-				     .columns = m->columns,
+				     .columns = kern_min(m->columns, KERN_PANEL),
 				     .bias = m->bias,
 				     .accumulate = m->resume};
 }
 
-/* `all` rows as tiles that take each group in turns: of `upper` and, unless that is 0, of `lower` rows, constants, AMX_ROWS or AMX_TILE_ROWS. */
-static ALWAYS_INLINE void run_few(const struct matmul_tile *m, u32 all, u32 upper, u32 lower, enum form form, enum source source)
+/* `all` rows as tiles that take each group in turns: of `upper` and, unless that is 0, of `lower` rows, constants, AMX_ROWS or AMX_TILE_ROWS; or of
+ * `upper` rows of two panels, whose groups take turns. */
+static ALWAYS_INLINE void run_few(const struct matmul_tile *m, u32 all, u32 upper, u32 lower, u32 panels, enum form form, enum source source)
 {
 	_Alignas(64) i32 sums[AMX_TILE_ROWS * KERN_PANEL];
 	_Alignas(64) float between[FEW_TILES][AMX_TILE_ROWS * KERN_PANEL], own[FEW_TILES][AMX_TILE_ROWS * KERN_PANEL];
 	_Alignas(64) char slots[2][SLOT];
-	const u32 tiles = lower > 0 ? 2 : 1, rows[FEW_TILES] = {kern_min(all, upper), all - kern_min(all, upper)};
+	const bool paired = panels == 2;
+	const u32 tiles = lower > 0 || paired ? 2 : 1, rows[FEW_TILES] = {kern_min(all, upper), paired ? all : all - kern_min(all, upper)};
+	const struct matmul_tile of[FEW_TILES] = {*m, tile_of_pair(m, paired ? 1 : 0)};
 	const char *packed = m->weights;
-	struct place p = {.x = m->units, .ask = asking_of_few(m, tiles)};
+	struct place p = {.x = m->units, .ask = asking_of_few(m, tiles, panels, source)};
+	bool turned = false;
 	struct group last = {.row_count = upper + lower};
 	struct blocked_tile t[FEW_TILES];
 	const float *from[FEW_TILES];
-	size_t stride = 0;
-	if (CHECKS_BYTES)
-		check_few(m, all);
+	size_t stride[FEW_TILES];
+	for (u32 i = 0; i < panels && CHECKS_BYTES; i++)
+		check_few(&of[i], all, source);
 	VARIANT(amx_rows)(AMX_TILE_ROWS);
 	for (u32 r = 0; r < all && m->resume; r++)
 		amx_ask_row(m->out + r * m->out_stride);
 	for (u32 i = 0; i < tiles; i++) {
-		t[i] = tile_of_few(m, i * upper, own[i]);
-		from[i] = sums_from(&t[i], rows[i], &stride);
+		t[i] = tile_of_few(&of[i], paired ? 0 : i * upper, own[i]);
+		from[i] = sums_from(&t[i], rows[i], &stride[i]);
 	}
 	for (u32 k = 0, g = 0; k < m->k_count; k += m->width, g++) {
 		const u32 here = kern_min(m->width, m->k_count - k);
-		struct beside b = {.sums = sums, .form = form, .laid = upper + lower, .ask = &p.ask, .few = true};
-		p.weights = group_at(packed, source, m->width, here, slots[g % 2]);
+		struct beside b = {.sums = sums, .form = form, .laid = upper + lower, .ask = &p.ask, .few = true, .paired = paired};
 #pragma GCC unroll 2
 		for (u32 i = 0; i < tiles; i++) {
-			p.first = i * upper;
+			if (i == 0 || paired)
+				p.weights = group_at(packed + (paired ? i * m->panel_bytes : 0), source, m->width, here, slots[(g * panels + i) % 2]);
+			if (paired)
+				turn_pair(m, &p.ask, &turned);
+			p.first = paired ? 0 : i * upper;
 			b.last = g + i == 0 ? NULL : &last;
-			b.rows = i == 0 ? upper : lower;
-			b.last_rows = i > 0 || tiles == 1 ? upper : lower;
+			b.rows = i == 0 || paired ? upper : lower;
+			b.last_rows = i > 0 || tiles == 1 || paired ? upper : lower;
 			b.joined = rows[(i + tiles - 1) % tiles];
 			add_any_group(&p, kern_ceil(here, 4), b);
-			group_of(&last, &t[i], g, &p, sums, from[i], stride, between[i]);
+			group_of(&last, &t[i], g, &p, sums, from[i], stride[i], between[i]);
 			last.zeros = (const float *)(const void *)(p.weights + KERN_GROUP_HEAD + (size_t)m->width * KERN_PANEL);
 		}
 		packed += source_bytes(source, m->width);
@@ -556,36 +587,46 @@ static ALWAYS_INLINE void run_few(const struct matmul_tile *m, u32 all, u32 uppe
 	}
 	amx_store_sums(sums, lower > 0 ? lower : upper, KERN_PANEL * sizeof(*sums));
 	join(&last, form, false, 0, rows[tiles - 1]);
-	for (u32 i = 0; i < tiles && !goes_to_out(&t[0]); i++)
-		end_sums(t[i], rows[i]);
+	for (u32 i = 0; i < tiles; i++)
+		if (!goes_to_out(&t[i]))
+			end_sums(t[i], rows[i]);
 }
 
 #define TILE(name, form, source)                                                        \
 	static void name(const struct matmul_tile *m, u32 rows)                         \
 	{                                                                               \
 		if (rows > AMX_TILE_ROWS + AMX_ROWS)                                    \
-			run_few(m, rows, AMX_TILE_ROWS, AMX_TILE_ROWS, form, source);   \
+			run_few(m, rows, AMX_TILE_ROWS, AMX_TILE_ROWS, 1, form, source);\
 		else if (rows > AMX_TILE_ROWS)                                          \
-			run_few(m, rows, AMX_TILE_ROWS, AMX_ROWS, form, source);        \
+			run_few(m, rows, AMX_TILE_ROWS, AMX_ROWS, 1, form, source);     \
+		else if (rows > AMX_ROWS && m->panels == 2 && source != BYTES)          \
+			run_few(m, rows, AMX_TILE_ROWS, 0, 2, form, source);            \
 		else if (rows > AMX_ROWS)                                               \
-			run_few(m, rows, AMX_TILE_ROWS, 0, form, source);               \
+			run_few(m, rows, AMX_TILE_ROWS, 0, 1, form, source);            \
+		else if (m->panels == 2)                                                \
+			run_few(m, rows, AMX_ROWS, 0, 2, form, source);                 \
 		else                                                                    \
-			run_few(m, rows, AMX_ROWS, 0, form, source);                    \
+			run_few(m, rows, AMX_ROWS, 0, 1, form, source);                 \
 	}
 TILE(tile_int8, OFFSET, BYTES)
 TILE(tile_int4, ZEROS, NIBBLES)
 TILE(tile_steps, SIGNED, STEPPED)
 #undef TILE
 
-#define KERNEL(name, tile_fn)                                                 \
-	static const struct matmul_kernel name = {.tile_rows = FEW_ROWS,      \
-						  .tile_columns = KERN_PANEL, \
-						  .asks_always = true,        \
-						  .pack_rows = pack_few,      \
+/* The next panel's quarters are far enough from each other where panels are large; else two panels are. */
+enum { INT8_PAIRED_BYTES = 24 << 10, INT4_PAIRED_BYTES = 16 << 10 };
+
+#define KERNEL(name, paired, bytes, tile_fn)                                    \
+	static const struct matmul_kernel name = {.tile_rows = FEW_ROWS,        \
+						  .tile_columns = KERN_PANEL,   \
+						  .asks_always = true,          \
+						  .paired_rows = paired,        \
+						  .paired_bytes = bytes,        \
+						  .pack_rows = pack_few,        \
 						  .tile = tile_fn}
-KERNEL(FEW_INT8, tile_int8);
-KERNEL(FEW_INT4, tile_int4);
-KERNEL(FEW_STEPS, tile_steps);
+KERNEL(FEW_INT8, AMX_ROWS, INT8_PAIRED_BYTES, tile_int8);
+KERNEL(FEW_INT4, AMX_TILE_ROWS, INT4_PAIRED_BYTES, tile_int4);
+KERNEL(FEW_STEPS, AMX_TILE_ROWS, INT4_PAIRED_BYTES, tile_steps);
 #undef KERNEL
 
 enum err VARIANT(matmul_quantized)(struct kern_ctx *ctx, const struct kern_matmul_args *a)

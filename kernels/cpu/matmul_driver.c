@@ -213,9 +213,12 @@ void matmul_pair(enum matmul_pairs how)
 static bool pairs_panels(const struct matmul_job *j, bool best)
 {
 	const u32 how = atomic_load_explicit(pairs(), memory_order_relaxed);
-	if (how == MATMUL_PAIRS_NEVER || j->a->tokens > j->kernel->paired_rows || j->a->w->n <= KERN_PANEL)
+	const struct kern_weight *w = j->a->w;
+	if (how == MATMUL_PAIRS_NEVER || j->a->tokens > j->kernel->paired_rows || w->n <= KERN_PANEL)
 		return false;
-	return best || how == MATMUL_PAIRS_ALWAYS;
+	if (how == MATMUL_PAIRS_ALWAYS)
+		return true;
+	return best && (j->kernel->paired_bytes == 0 || kern_panel_bytes(w, w->k) <= j->kernel->paired_bytes);
 }
 
 /* A core of AMD up to Zen 2 gets more of several streams if it is asked for what they bring next, and so does one of Intel; one of Zen 3 got less by
@@ -234,18 +237,20 @@ void matmul_run(struct kern_ctx *ctx, const struct kern_matmul_args *a, const st
 {
 	struct matmul_job j = {.a = a, .kernel = kernel, .in = *in};
 	u32 units = kern_ceil(a->w->k, in->unit_values);
+	bool far_places = false;
 	if (a->tokens == 0)
 		return;
 	/* A core of Intel (Emerald Rapids was measured), with places for 16 lines in the L1 cache and 48 in the L2 cache, reads 6 to 20 % faster when
 	 * lines are asked into the latter first, of one row as of twelve. */
 	if (is_intel()) {
 		j.prefetch_far = MATMUL_FAR;
-		j.straight = kernel->asks_in_order && a->tokens <= (kernel->paired_rows > 0 ? kernel->paired_rows : 1) && !reads_by_pages();
+		far_places = !reads_by_pages();
+		j.straight = kernel->asks_in_order && far_places && a->tokens <= (kernel->paired_rows > 0 ? kernel->paired_rows : 1);
 	} else if (!kernel->asks_always && small_l1()) {
 		j.prefetch_off = a->tokens <= (kernel->alone_rows ? kernel->alone_rows : MATMUL_ALONE_ROWS);
 		j.prefetch_far = j.prefetch_off ? MATMUL_NEAR : MATMUL_FAR_BYTES;
 	}
-	j.paired = pairs_panels(&j, j.straight);
+	j.paired = pairs_panels(&j, far_places);
 	j.near_bytes = near_bytes(&j);
 	if (in->whole_units > 0)
 		units = kern_ceil(units, in->whole_units) * in->whole_units;

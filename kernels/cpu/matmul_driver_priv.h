@@ -86,7 +86,8 @@ struct matmul_kernel {
 	u32 alone_rows;	  /* 0, or: up to so many rows instead of MATMUL_ALONE_ROWS */
 	bool asks_always; /* for weights ahead, however small the L1 cache: computing in narrow vectors leaves the time to wait */
 	bool asks_in_order; /* all that its tiles ask for goes through tile_fetch, which may have an order of its own */
-	u32 paired_rows; /* 0, or: tiles of up to so many rows may be of two panels (matmul_job.paired) */
+	u32 paired_rows; /* 0, or: tiles of up to so many rows may be of two panels (matmul_job.paired), */
+	u32 paired_bytes; /* each of no more than so much; 0: however large */
 	/* Rounds values [first, end) of the row `x`, the r-th of the `rows` rows of a tile, into the tile's inputs at
 	 * `to`. Both are multiples of MATMUL_PACK_VALUES, or `end` is the row's. */
 	void (*pack)(const struct matmul_job *j, const float *x, u32 r, u32 rows, char *to, u32 first, u32 end);
