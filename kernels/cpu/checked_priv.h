@@ -15,6 +15,8 @@
 #include <sanitizer/asan_interface.h>
 
 #define CHECKS_BYTES 1
+/* Large code that is written out for each of its constants; here once, or the compiler would take ten minutes for a file. */
+#define WRITTEN_OUT __attribute__((noinline, noclone))
 #define CHECKED_BY_CALLER __attribute__((no_sanitize("address")))
 
 /* Ends with the sanitizer's report unless all bytes may be touched. */
@@ -26,6 +28,7 @@ static inline void check_bytes(const void *from, size_t bytes)
 }
 #else
 #define CHECKS_BYTES 0
+#define WRITTEN_OUT ALWAYS_INLINE
 #define CHECKED_BY_CALLER
 
 static inline void check_bytes(const void *from, size_t bytes)

@@ -332,7 +332,7 @@ static ALWAYS_INLINE void group_of(struct group *of, const struct blocked_tile *
 
 /* `count` tiles, one but of whole ones, of `rows` rows that lie as `shape`, a constant. A group is joined beside the next one's products, be that the
  * next tile's. */
-static ALWAYS_INLINE void run_tiles(const struct blocked_tile *first, u32 count, u32 shape, u32 rows, enum form form, struct place p)
+static WRITTEN_OUT void run_tiles(const struct blocked_tile *first, u32 count, u32 shape, u32 rows, enum form form, struct place p)
 {
 	_Alignas(64) i32 sums[AMX_TILE_ROWS * KERN_PANEL];
 	_Alignas(64) float between[AMX_TILE_ROWS * KERN_PANEL];
@@ -540,7 +540,7 @@ static ALWAYS_INLINE struct blocked_tile tile_of_few(const struct matmul_tile *m
 
 /* `all` rows as tiles that take each group in turns: of `upper` and, unless that is 0, of `lower` rows, constants, AMX_ROWS or AMX_TILE_ROWS; or of
  * `upper` rows of two panels, whose groups take turns. */
-static ALWAYS_INLINE void run_few(const struct matmul_tile *m, u32 all, u32 upper, u32 lower, u32 panels, enum form form, enum source source)
+static WRITTEN_OUT void run_few(const struct matmul_tile *m, u32 all, u32 upper, u32 lower, u32 panels, enum form form, enum source source)
 {
 	_Alignas(64) i32 sums[AMX_TILE_ROWS * KERN_PANEL];
 	_Alignas(64) float between[FEW_TILES][AMX_TILE_ROWS * KERN_PANEL], own[FEW_TILES][AMX_TILE_ROWS * KERN_PANEL];
