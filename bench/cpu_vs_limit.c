@@ -349,6 +349,9 @@ static void run_model(struct bench *b)
 
 	if (runner_create(&b->r, &c, &em))
 		die(b->model, &em);
+	/* Pages that nothing was written to are one and the same for the processor, which would then read it from its cache. */
+	if (b->r->kv.memory)
+		memset(b->r->kv.memory, 0x3c, b->r->kv.memory_bytes);
 	count_matrices(b);
 	b->products = b->vectors = kind_of(wanted[b->format], narrow[b->format], c.caps);
 	if (limits_has(LIMIT_AMX_BF16, c.caps))

@@ -190,6 +190,10 @@ struct kern_kv {
 	void *k, *v;
 	enum kern_dtype dtype;
 	u32 block_size, kv_heads, head_dim;
+	/* CPU, of k and v alike: blocks lie in runs of 2^run of them, and between two runs are `gap` bytes of others, such as those of other
+	 * layers. `gap` 0: all blocks lie in a line. */
+	u32 run;
+	size_t gap;
 };
 /* Bytes of the K, and as many of the V, of one block on the CPU. */
 size_t kern_kv_block_bytes(const struct kern_kv *kv);

@@ -85,10 +85,16 @@ static inline size_t kern_kv_slab(const struct kern_kv *kv)
 	return (size_t)kv->block_size * (kern_kv_words(kv) + kern_kv_is_quantized(kv)) * sizeof(u32);
 }
 
+/* Where a block begins in its array. */
+static inline size_t kern_kv_block_at(const struct kern_kv *kv, size_t block)
+{
+	return block * kv->kv_heads * kern_kv_slab(kv) + (block >> kv->run) * kv->gap;
+}
+
 /* `array` is the k or the v of `kv`. */
 static inline char *kern_kv_head(const struct kern_kv *kv, const void *array, size_t block, u32 head)
 {
-	return (char *)(size_t)array + (block * kv->kv_heads + head) * kern_kv_slab(kv);
+	return (char *)(size_t)array + kern_kv_block_at(kv, block) + head * kern_kv_slab(kv);
 }
 
 /* The scale of a key or value; NULL for types without. */

@@ -115,7 +115,7 @@ static void find_groups(struct tile *t, u32 begin)
 	u32 offset = begin % kv->block_size, more = t->end > begin + ATTENTION_PART ? t->end - begin - ATTENTION_PART : 0;
 	more = kern_min(kern_ceil(more, GROUP), AHEAD);
 	for (u32 g = 0; g < t->groups + more; g++) {
-		const size_t at = (size_t)*block * kv->kv_heads * slab + first;
+		const size_t at = kern_kv_block_at(kv, *block) + first;
 		const char *key = (const char *)kv->k + at, *value = (const char *)kv->v + at;
 		if (g >= t->groups) {
 			t->ahead[t->groups + g] = key + offset * t->value_bytes;

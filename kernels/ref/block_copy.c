@@ -13,10 +13,8 @@ enum err block_copy_ref(struct kern_ctx *ctx, const struct kern_block_copy_args 
 		const struct kern_kv *kv = &a->layers[l];
 		size_t bytes = kern_kv_block_bytes(kv);
 		for (u32 i = 0; i < a->count; i++) {
-			memcpy((char *)kv->k + a->dst[i] * bytes, (const char *)kv->k + a->src[i] * bytes,
-			       bytes);
-			memcpy((char *)kv->v + a->dst[i] * bytes, (const char *)kv->v + a->src[i] * bytes,
-			       bytes);
+			memcpy(kern_kv_head(kv, kv->k, a->dst[i], 0), kern_kv_head(kv, kv->k, a->src[i], 0), bytes);
+			memcpy(kern_kv_head(kv, kv->v, a->dst[i], 0), kern_kv_head(kv, kv->v, a->src[i], 0), bytes);
 		}
 	}
 	return ERR_OK;

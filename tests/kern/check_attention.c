@@ -239,6 +239,7 @@ static void attention_inputs(struct check *c, const struct attention_case *m, st
 				 .block_size = m->block_size,
 				 .kv_heads = m->kv_heads,
 				 .head_dim = m->head_dim};
+	check_kv_apart(c, &a->kv);
 	check_kv_alloc(c, &a->kv, blocks);
 	u32 *tables = check_alloc(c, (size_t)m->row_count * widest * 4), *order = check_alloc(c, blocks * 4);
 	for (u32 i = 0; i < blocks; i++) {
@@ -597,6 +598,7 @@ static void block_copy_case(struct check *c, u32 target, enum kern_dtype type)
 {
 	const u32 src[] = {3, 9, 3, 0}, dst[] = {5, 63, 1, 2};
 	struct kern_kv kv = {.dtype = type, .block_size = 5, .kv_heads = 3, .head_dim = 6};
+	check_kv_apart(c, &kv);
 	struct kern_kv layers[2] = {kv, kv};
 	size_t block = check_kv_bytes(&kv, 1), all = check_kv_bytes(&kv, BLOCKS);
 	struct kern_ctx ctx;
@@ -620,8 +622,10 @@ static void block_copy_case(struct check *c, u32 target, enum kern_dtype type)
 	else if (c->targets[target].ops.block_copy(&ctx, &a) != ERR_OK)
 		problem = "an error";
 	for (u32 i = 0; i < 4; i++) {
-		for (u32 j = 0; j < 4; j++)
-			memmove(before + i * all + dst[j] * block, before + i * all + src[j] * block, block);
+		for (u32 j = 0; j < 4; j++) {
+			const struct check_kv_place to = {.block = dst[j]}, from = {.block = src[j]};
+			memmove(before + i * all + check_kv_at(&kv, &to), before + i * all + check_kv_at(&kv, &from), block);
+		}
 		if (memcmp(before + i * all, i % 2 ? layers[i / 2].v : layers[i / 2].k, all) != 0)
 			problem = "other bytes than those of the source block";
 	}

@@ -40,7 +40,19 @@ static size_t head_bytes(const struct kern_kv *kv)
 
 size_t check_kv_bytes(const struct kern_kv *kv, u32 blocks)
 {
-	return (size_t)blocks * kv->kv_heads * head_bytes(kv);
+	return (size_t)blocks * kv->kv_heads * head_bytes(kv) + (blocks > 0 ? (blocks - 1) / (1u << kv->run) * kv->gap : 0);
+}
+
+void check_kv_apart(struct check *c, struct kern_kv *kv)
+{
+	kv->run = check_random(c, 4);
+	kv->gap = check_random(c, 2) * (1 + check_random(c, 300)) * sizeof(float);
+}
+
+/* Where a head of a block begins in its array. */
+static size_t head_at(const struct kern_kv *kv, size_t block, u32 head)
+{
+	return (block * kv->kv_heads + head) * head_bytes(kv) + block / (1u << kv->run) * kv->gap;
 }
 
 void check_kv_alloc(struct check *c, struct kern_kv *kv, u32 blocks)
@@ -51,7 +63,7 @@ void check_kv_alloc(struct check *c, struct kern_kv *kv, u32 blocks)
 
 size_t check_kv_at(const struct kern_kv *kv, const struct check_kv_place *p)
 {
-	size_t base = (p->block * kv->kv_heads + p->head) * head_bytes(kv), c = 4 / element(kv);
+	size_t base = head_at(kv, p->block, p->head), c = 4 / element(kv);
 	if (p->value)
 		return base + p->offset * (elements(kv) / kv->block_size) + p->dim * element(kv);
 	return base + (p->dim / c * kv->block_size + p->offset) * 4 + p->dim % c * element(kv);
@@ -59,8 +71,7 @@ size_t check_kv_at(const struct kern_kv *kv, const struct check_kv_place *p)
 
 size_t check_kv_scale_at(const struct kern_kv *kv, const struct check_kv_place *p)
 {
-	return (p->block * kv->kv_heads + p->head) * head_bytes(kv) + elements(kv) +
-	       p->offset * sizeof(float);
+	return head_at(kv, p->block, p->head) + elements(kv) + p->offset * sizeof(float);
 }
 
 static char *array_of(const struct kern_kv *kv, const struct check_kv_place *p)

@@ -17,6 +17,9 @@ struct check_kv_place {
 	u32 head, offset, dim;
 };
 
+/* Half of all caches then have gaps between runs of blocks, of a random length of run; nothing may be written into them. */
+void check_kv_apart(struct check *c, struct kern_kv *kv);
+/* Of one array: up to the end of its last block. */
 size_t check_kv_bytes(const struct kern_kv *kv, u32 blocks);
 /* Both arrays, poisoned, of the running case. */
 void check_kv_alloc(struct check *c, struct kern_kv *kv, u32 blocks);

@@ -206,6 +206,7 @@ static void rope_inputs(struct check *c, const struct rope_case *r, struct kern_
 				 .block_size = r->block_size,
 				 .kv_heads = r->kv_heads,
 				 .head_dim = r->head_dim};
+	check_kv_apart(c, &a->kv);
 }
 
 /* What no token of the step may touch is still poison. */

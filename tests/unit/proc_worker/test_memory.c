@@ -247,6 +247,40 @@ Test(kv_memory, blocks_of_all_layers_lie_apart)
 	kv_memory_fini(&kv);
 }
 
+static u8 *block_of(const struct kern_kv *kv, bool value, u32 block)
+{
+	return (u8 *)(value ? kv->v : kv->k) + block * kern_kv_block_bytes(kv) + (block >> kv->run) * kv->gap;
+}
+
+/* Few pages then hold a short sequence. */
+Test(kv_memory, blocks_near_each_other_are_so_in_all_layers)
+{
+	enum { BLOCKS = 50, LAYERS = 3, SIDES = 2 * LAYERS };
+	static const struct kv_layer layers[LAYERS] = {{2, 64, 0}, {1, 32, 1}, {2, 64, 2}};
+	const struct kv_shape shape = {.layers = LAYERS, .block_size = 16, .dtype = KERN_BF16, .by_layer = layers};
+	struct kv_memory kv;
+
+	cr_assert_eq(kv_memory_init(&kv, &shape, BLOCKS, NULL), ERR_OK);
+	for (u32 i = 0; i < SIDES * BLOCKS; i++) {
+		struct kern_kv *layer = &kv.layers[i % SIDES / 2];
+		u8 *at = block_of(layer, i % 2, i / SIDES);
+
+		cr_assert_eq(1u << layer->run, 16, "the least run of 64 KiB of 4 KiB each");
+		cr_assert(at >= (u8 *)kv.memory && at + kern_kv_block_bytes(layer) <= (u8 *)kv.memory + kv.memory_bytes);
+		const size_t run = i / SIDES / 16 * 16 * kv_block_bytes(&shape);
+		cr_assert(at >= (u8 *)kv.memory + run && at < (u8 *)kv.memory + run + 16 * kv_block_bytes(&shape));
+		memset(at, (int)(i % 251) + 1, kern_kv_block_bytes(layer));
+	}
+	for (u32 i = 0; i < SIDES * BLOCKS; i++) {
+		const struct kern_kv *layer = &kv.layers[i % SIDES / 2];
+		const u8 *at = block_of(layer, i % 2, i / SIDES);
+
+		for (size_t b = 0; b < kern_kv_block_bytes(layer); b++)
+			cr_assert_eq(at[b], i % 251 + 1, "block %u, side %u", i / SIDES, i % SIDES);
+	}
+	kv_memory_fini(&kv);
+}
+
 Test(kv_memory, layers_have_blocks_of_their_own_size_or_those_of_an_earlier_one)
 {
 	static const struct kv_layer layers[] = {{4, 8, 0}, {1, 16, 1}, {4, 8, 2}, {1, 16, 1}, {4, 8, 2}};
