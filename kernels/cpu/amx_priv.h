@@ -3,7 +3,7 @@
  * processors that have none.
  *
  * All that multiply here have the same use of the eight: 0 and 1 are the sums of the upper rows times the columns of a panel, 2 and 3 those of the
- * lower rows; 4 and 5 are the inputs of the upper and lower rows; 6 and 7 weights. */
+ * lower rows, or of the same rows times another panel's columns; 4 and 5 are the inputs of the upper and lower rows; 6 and 7 weights. */
 #ifndef TERCET_KERNELS_CPU_AMX_PRIV_H
 #define TERCET_KERNELS_CPU_AMX_PRIV_H
 

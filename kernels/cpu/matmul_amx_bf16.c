@@ -169,8 +169,11 @@ static ALWAYS_INLINE void run_pair(const struct matmul_tile *t, u32 rows, bool t
 	struct tile_fetch fetch = tile_fetch_pair(t);
 	const char *x = t->units, *weights = t->weights;
 	check_bytes(t->units, kern_ceil(units, AMX_UNITS) * step);
-	check_bytes(of[0].weights, units * (size_t)KERN_GROUP_UNIT);
-	check_bytes(of[1].weights, units * (size_t)KERN_GROUP_UNIT);
+	for (u32 i = 0; i < 2; i++) {
+		check_bytes(of[i].weights, units * (size_t)KERN_GROUP_UNIT);
+		for (u32 r = 0; r < rows && CHECKS_BYTES; r++) /* which tiles are stored to as they are */
+			check_bytes(of[i].out + r * t->out_stride, kern_min(of[i].columns, KERN_PANEL) * sizeof(float));
+	}
 	VARIANT(amx_rows)(rows);
 	begin_pair(of, rows);
 	for (u32 u = 0; u < units; u += AMX_UNITS, weights += AMX_PIECE_BYTES, x += step) {

@@ -496,7 +496,7 @@ static struct amx_asking asking_of_few(const struct matmul_tile *m, u32 tiles, u
 {
 	const u32 pieces = tiles * kern_ceil(m->k_count, AMX_ROW_BYTES);
 	const size_t bytes = weights_bytes(m, source);
-	const char *next = m->weights + m->panel_bytes;
+	const char *next = m->weights + bytes;
 	if (panels == 2)
 		return amx_asking_pair(m->weights + TILE_PAIR_AHEAD, m->panel_bytes, bytes, pieces);
 	if (m->prefetch_end && next >= m->prefetch_end)
@@ -507,9 +507,9 @@ static struct amx_asking asking_of_few(const struct matmul_tile *m, u32 tiles, u
 /* Where what a pair asks for comes to the end of its first panel's stretch. */
 static ALWAYS_INLINE void turn_pair(const struct matmul_tile *m, struct amx_asking *ask, bool *turned)
 {
-	if (*turned || !m->prefetch_end || ask->at < m->prefetch_end)
+	if (*turned || !m->prefetch_end || (uintptr_t)ask->at < (uintptr_t)m->prefetch_end)
 		return;
-	ask->at = m->prefetch_then + (ask->at - m->prefetch_end);
+	ask->at = m->prefetch_then + ((uintptr_t)ask->at - (uintptr_t)m->prefetch_end);
 	ask->apart = m->next_panel_bytes;
 	*turned = true;
 }
@@ -558,8 +558,8 @@ static WRITTEN_OUT void run_few(const struct matmul_tile *m, u32 all, u32 upper,
 	for (u32 i = 0; i < panels && CHECKS_BYTES; i++)
 		check_few(&of[i], all, source);
 	VARIANT(amx_rows)(AMX_TILE_ROWS);
-	for (u32 r = 0; r < all && m->resume; r++)
-		amx_ask_row(m->out + r * m->out_stride);
+	for (u32 i = 0; i < panels * all && m->resume; i++)
+		amx_ask_row(of[i / all].out + i % all * m->out_stride);
 	for (u32 i = 0; i < tiles; i++) {
 		t[i] = tile_of_few(&of[i], paired ? 0 : i * upper, own[i]);
 		from[i] = sums_from(&t[i], rows[i], &stride[i]);

@@ -46,7 +46,7 @@ struct matmul_tile {
 	bool resume;	      /* sums so far are in `out` */
 	const char *prefetch; /* weights that come after these; every unit fetches the next `prefetch_step`
 				 bytes */
-	u32 prefetch_step;    /* 0: nothing to fetch, but for what tiles that are left alone ask for by themselves */
+	u32 prefetch_step;    /* 0: nothing to fetch, but for what tiles that are left alone, and pairs, ask for by themselves */
 	enum matmul_far prefetch_far; /* see matmul_job */
 	bool asks_twice; /* what is asked into the L2 cache, once more into the L1 cache; of MATMUL_FAR alone */
 	const char *prefetch_end, *prefetch_then; /* what is fetched ends at the first, give or take a group, and goes on

@@ -35,9 +35,9 @@ struct skinny {
 	size_t panel_bytes;
 	u32 side; /* panels of a tile, side by side */
 	u32 panels, share_panels;
-	u32 stretch; /* panels, and units of a share: see struct stack */
+	u32 stretch, last_stretch; /* panels, and units of a share, and of the last one: see struct stack */
 	bool late;   /* stretches begin at the same places of the L1 cache */
-	u32 next_panels, next_share_panels, next_stretch; /* of the next weights */
+	u32 next_panels, next_share_panels, next_stretch, next_last_stretch; /* of the next weights */
 	struct shares shares;
 };
 
@@ -102,13 +102,20 @@ static u32 stretch_of(u32 share_panels, u32 side, size_t panel_bytes)
 	return even;
 }
 
+/* Of the last share. */
+static u32 last_panels(u32 panels, u32 share_panels)
+{
+	return (panels - 1) % share_panels + 1;
+}
+
 static struct stack stack_of(const struct skinny *s, u32 unit)
 {
 	if (s->side == 1) /* without divisions, of which a small matrix would notice */
 		return (struct stack){unit, 1, 1};
 	u32 first = unit / s->stretch * s->share_panels, at = unit % s->stretch;
 	u32 left = kern_min(s->share_panels, s->panels - first) - at;
-	return (struct stack){first + at, kern_ceil(left, s->stretch), s->stretch};
+	u32 apart = first + s->share_panels < s->panels ? s->stretch : s->last_stretch;
+	return (struct stack){first + at, kern_ceil(left, apart), apart};
 }
 
 static const char *panel_at(const struct skinny *s, u32 panel)
@@ -194,13 +201,13 @@ static void fetch_beginning(const char *weights)
 static struct stream begin_stream(const struct skinny *s, u32 thread)
 {
 	const struct kern_weight *next = s->args.next;
-	const u32 first = thread * s->next_share_panels;
+	const u32 first = thread * s->next_share_panels, end = first + s->next_share_panels;
 	struct stream stream = {0};
 	if (!next || first >= s->next_panels)
 		return stream;
 	const size_t bytes = kern_panel_bytes(next, next->k);
 	stream.then = (const char *)next->data + first * bytes;
-	stream.then_apart = s->next_stretch * bytes;
+	stream.then_apart = (end < s->next_panels ? s->next_stretch : s->next_last_stretch) * bytes;
 	return stream;
 }
 
@@ -232,11 +239,12 @@ static void fetch_next(struct kern_ctx *ctx, struct skinny *s)
 {
 	const struct kern_weight *w = s->args.next;
 	size_t share = 0;
-	s->next_panels = s->next_share_panels = s->next_stretch = 0;
+	s->next_panels = s->next_share_panels = s->next_stretch = s->next_last_stretch = 0;
 	if (w && w->n > 0) {
 		s->next_panels = kern_ceil(w->n, KERN_PANEL);
 		s->next_share_panels = shares_units(s->next_panels, kern_thread_count(ctx));
 		s->next_stretch = stretch_of(s->next_share_panels, s->side, kern_panel_bytes(w, w->k));
+		s->next_last_stretch = stretch_of(last_panels(s->next_panels, s->next_share_panels), s->side, kern_panel_bytes(w, w->k));
 		share = s->next_share_panels * kern_panel_bytes(w, w->k);
 	}
 	if (ctx->threads)
@@ -249,9 +257,9 @@ static void plan(struct skinny *s, u32 threads)
 	s->panels = kern_ceil(s->weight.n, KERN_PANEL);
 	s->share_panels = shares_units(s->panels, threads);
 	s->stretch = stretch_of(s->share_panels, s->side, s->panel_bytes);
+	s->last_stretch = stretch_of(last_panels(s->panels, s->share_panels), s->side, s->panel_bytes);
 	s->late = s->side > 1 && clash(s->stretch * s->panel_bytes) > 0;
-	u32 last = (s->panels - 1) / s->share_panels;
-	u32 units = last * s->stretch + kern_min(s->stretch, s->panels - last * s->share_panels);
+	u32 units = (s->panels - 1) / s->share_panels * s->stretch + kern_min(s->last_stretch, last_panels(s->panels, s->share_panels));
 	shares_init_each(&s->shares, units, s->stretch, (u32)(TAKE_BYTES / (s->panel_bytes * s->side)) + 1);
 }
 

@@ -240,7 +240,7 @@ static ALWAYS_INLINE void tile_ask_pair(struct tile_fetch *f, bool twice)
 	f->near += TILE_LINE;
 }
 
-/* Called for every group, of either panel. */
+/* Called for every group of either panel, or for every piece of both. */
 static ALWAYS_INLINE void tile_turn_pair(const struct matmul_tile *t, struct tile_fetch *f)
 {
 	if ((uintptr_t)f->at >= f->turn) {

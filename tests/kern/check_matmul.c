@@ -193,7 +193,7 @@ static enum matmul_pairs pairs_in_turn(const struct matmul_case *m, u32 turn)
 	return (m->tokens + m->n + turn) % 2 ? MATMUL_PAIRS_ALWAYS : MATMUL_PAIRS_NEVER;
 }
 
-/* Runs one variant with one thread and with two, and each row alone; all have to agree to the bit. */
+/* Runs one variant with one thread and with two, and each row alone, with and without weights that come next; all have to agree to the bit. */
 static const char *matmul_runs_in_turn(struct check *c, u32 target, const struct matmul_case *m,
 			       struct kern_matmul_args *a, const float *before, float *out)
 {
@@ -203,7 +203,8 @@ static const char *matmul_runs_in_turn(struct check *c, u32 target, const struct
 	float *again = check_alloc(c, bytes);
 	for (u32 run = 0; run < CHECK_RUNS; run++) {
 		check_ctx(c, &ctx, &limits, run % CHECK_POOLS);
-		matmul_pair(pairs_in_turn(m, run));
+		matmul_pair(pairs_in_turn(m, run + run / CHECK_POOLS)); /* one thread with pairs and without */
+		a->next = run % 2 == m->tokens % 2 ? a->w : NULL;
 		a->out = run == 0 ? out : again;
 		memcpy(a->out, before, bytes);
 		if (c->targets[target].ops.matmul(&ctx, a) != ERR_OK)
