@@ -74,7 +74,7 @@ enum { MATMUL_TWICE_BYTES = 4 * 1024 };
 
 /* A tile of two panels asks for lines of both in turn, so far ahead of its first one's, whose part it reads before it reads the other's. One and two
  * rows, which compute little between two lines, ask the L2 cache first, and by so much nearer for the same lines the L1 cache. */
-enum { TILE_PAIR_AHEAD = 4608, TILE_PAIR_NEARER = 2048, TILE_PAIR_TWICE_ROWS = 2 };
+enum { TILE_PAIR_AHEAD = 4096, TILE_PAIR_NEARER = 2048, TILE_PAIR_TWICE_ROWS = 2 };
 
 struct matmul_job;
 struct matmul_kernel {
