@@ -3,8 +3,11 @@
  * by hand; the models come from tools/make-checkpoint.
  *
  * A step is the forward pass and the logits of the rows' last tokens. Steps and measurements of the limits take
- * turns, and medians of all are compared, for on a shared host each may halve from one second to the next. What
- * other processes computed meanwhile is reported with each case, and a case that was disturbed can be repeated. */
+ * turns, and medians of all are compared, for on a shared host each may halve from one second to the next. Such a step
+ * finds nothing of its weights in any cache: the memory that the limit is measured with is read before it, and again behind it, which is then
+ * measured. Steps of decoding that follow each other, as in serving and in the peers' own benchmarks, are measured beside it ("in
+ * line"): what a large cache keeps of the weights from one to the next may make them faster than memory alone would.
+ * What other processes computed meanwhile is reported with each case, and a case that was disturbed can be repeated. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,10 +27,12 @@ enum {
 	DECODE_FROM = 128, /* tokens that a decoding row has behind it */
 	STEPS_MAX = 64,
 	STEPS_MIN = 3,
+	LINE_STEPS = 7, /* that follow a step at once, at most, */
 	COMPUTE_SHARE = 8, /* of a step's time each arithmetic is measured for, before and behind it */
 	EXIT_USAGE = 2,
 };
 static const u64 CASE_NS = 1500ull * 1000 * 1000;
+static const double LINE_NS = 5e7; /* and for about so long, but one at least */
 static const double CALM = 0.02; /* of the processors: what others may take in a case that counts */
 
 struct bench {
@@ -187,6 +192,7 @@ static double others_since(const struct usage *from)
 
 struct times {
 	double median_ns, best_ns, others;
+	double line_ns; /* of a step that follows another at once; 0: was not measured */
 	struct machine here;
 };
 
@@ -211,7 +217,7 @@ static void report(const struct bench *b, const char *what, u32 rows, u32 count,
 		       "\"tokens\":%u,\"ms\":%.3f,\"tokens_s\":%.1f,\"best_tokens_s\":%.1f,\"share_of_"
 		       "limit\":%.3f,"
 		       "\"read_gbytes_s\":%.1f,\"gops\":%.0f,\"llama_cpp\":%.1f,\"ik_llama_cpp\":%.1f,"
-		       "\"scale\":%.2f,\"others\":%.3f}\n",
+		       "\"scale\":%.2f,\"others\":%.3f",
 		       b->model, peer_format_name(b->format), b->thread_count, what, rows, count, ns / 1e6,
 		       tokens * 1e9 / ns, tokens * 1e9 / best_ns, limit / ns, here->gbytes_s, here->gops,
 		       peer ? peer->llama : 0, peer ? peer->ik : 0, scale, t->others);
@@ -222,20 +228,39 @@ static void report(const struct bench *b, const char *what, u32 rows, u32 count,
 	if (!b->json && peer)
 		printf("; llama.cpp %.1f, ik %.1f; scaled to this machine %.1f, %.1f", peer->llama, peer->ik,
 		       peer->llama * scale, peer->ik * scale);
-	if (!b->json)
+	if (t->line_ns > 0)
+		printf(b->json ? ",\"in_line_tokens_s\":%.1f,\"in_line_share\":%.3f" : "; in line %.1f tok/s, %.3f of the limit",
+		       tokens * 1e9 / t->line_ns, limit / t->line_ns);
+	if (b->json)
+		printf("}\n");
+	else
 		printf("; other work %.0f %%\n", 100 * t->others);
 	fflush(stdout);
 }
 
+/* Mean time of steps of decoding that follow one at position `from` at once. */
+static double line_ns(struct bench *b, u32 rows, u32 from)
+{
+	const double wanted = LINE_NS / step_ns(b->r, rows, 1, from);
+	const u32 steps = wanted < 1 ? 1 : wanted > LINE_STEPS ? LINE_STEPS : (u32)wanted;
+	double sum = 0;
+
+	for (u32 i = 1; i <= steps; i++)
+		sum += step_ns(b->r, rows, 1, from + i);
+	return sum / steps;
+}
+
 static struct times time_case(struct bench *b, u32 rows, u32 count)
 {
-	double times[STEPS_MAX], speeds[STEPS_MAX], gops[STEPS_MAX], attention_gops[STEPS_MAX], vector_gops[STEPS_MAX], best = 0;
+	double times[STEPS_MAX], lines[STEPS_MAX], speeds[STEPS_MAX], gops[STEPS_MAX], attention_gops[STEPS_MAX], vector_gops[STEPS_MAX], best = 0;
 	struct kern_threads *threads = b->r->ctx.threads;
 	struct usage before = usage_now();
 	u64 begin = clock_now_ns();
 	u32 n = 0;
 
 	for (; n < STEPS_MAX && (n < STEPS_MIN || clock_now_ns() - begin < CASE_NS); n++) {
+		lines[n] = count > 1 ? 0 : line_ns(b, rows, DECODE_FROM + n);
+		limits_read(&b->memory, threads, 0);
 		times[n] = step_ns(b->r, rows, count, count > 1 ? 0 : DECODE_FROM + n);
 		speeds[n] = limits_read(&b->memory, threads, 0);
 		u32 ms = 1 + (u32)(times[n] / 1e6 / COMPUTE_SHARE);
@@ -246,6 +271,7 @@ static struct times time_case(struct bench *b, u32 rows, u32 count)
 	}
 	return (struct times){.median_ns = median(times, n),
 			      .best_ns = best,
+			      .line_ns = median(lines, n),
 			      .others = others_since(&before),
 			      .here = {median(speeds, n), median(gops, n), b->attention_rate * median(attention_gops, n), median(vector_gops, n)}};
 }
