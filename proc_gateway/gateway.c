@@ -197,8 +197,8 @@ static enum err load_template(struct gateway *g, struct err_msg *em)
 {
 	enum err e = chat_template_load(&g->chat_template, g->options->model, g->options->chat_template, em);
 	if (e == ERR_NOT_FOUND && !*g->options->chat_template) {
-		LOG_WARN("NO_CHAT_TEMPLATE", "model=%s effect=\"chats need a chat_template of their own\"",
-			 g->options->model);
+		LOG_WARN("NO_CHAT_TEMPLATE", "model=%s effect=\"chats need a chat_template of their own\" reason=\"%s\"",
+			 g->options->model, em->text);
 		return ERR_OK;
 	}
 	return e;

@@ -9,6 +9,7 @@
 
 #include "common/utf8.h"
 #include "text/jinja_str_priv.h"
+#include "text/mistral_template_priv.h"
 #include "text/text.h"
 
 enum { PATH_BYTES_MAX = 4096, ARENA_CHUNK_BYTES = 64 * 1024 };
@@ -154,6 +155,17 @@ static enum err load_additional(struct chat_template *t, const char *model_dir, 
 	return e;
 }
 
+/* Of files that hold none. */
+static enum err load_known(struct chat_template **out, const char *model_dir, struct err_msg *em)
+{
+	struct buf source = {0};
+	enum err e = mistral_template(&source, model_dir, em);
+	if (e == ERR_OK)
+		e = chat_template_parse(out, buf_cstr(&source), source.bytes, em);
+	buf_fini(&source);
+	return e;
+}
+
 static enum err load_default(struct chat_template **out, const char *model_dir, struct err_msg *em)
 {
 	char path[PATH_BYTES_MAX];
@@ -166,6 +178,8 @@ static enum err load_default(struct chat_template **out, const char *model_dir, 
 		return e;
 	snprintf(path, sizeof(path), "%s/tokenizer_config.json", model_dir);
 	e = load_json_file(out, path, em);
+	if (e == ERR_NOT_FOUND && mistral_template_is_wanted(model_dir))
+		return load_known(out, model_dir, em);
 	if (e == ERR_NOT_FOUND)
 		return err_set(em, e, "%s has no chat template (chat_template.jinja, chat_template.json or "
 				      "tokenizer_config.json); give one with --chat-template FILE",

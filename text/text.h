@@ -124,8 +124,8 @@ struct chat_request {
 
 /* From `file` when it is not empty, else chat_template.jinja, chat_template.json or tokenizer_config.json of the model
  * (a string, or a list of named ones, of which "default" and, with tools, "tool_use" are used; the latter
- * may also be in additional_chat_templates/tool_use.jinja). ERR_NOT_FOUND: the
- * model has none. ERR_FORMAT with line and column. */
+ * may also be in additional_chat_templates/tool_use.jinja), else, where tekken.json is the tokenizer, the one of that
+ * file's version. ERR_NOT_FOUND: the model has none, or the version is not known. ERR_FORMAT with line and column. */
 MUST_CHECK enum err chat_template_load(struct chat_template **out, const char *model_dir, const char *file,
 				       struct err_msg *em);
 /* The same from source text. */

@@ -47,7 +47,8 @@ static const char *rendered(const char *file, const char *request_json)
 				 .tools = json_get(root, "tools"),
 				 .documents = json_get(root, "documents"),
 				 .kwargs = json_get(root, "kwargs"),
-				 .bos_token = json_cstr(json_get(root, "bos"), NULL)};
+				 .bos_token = json_cstr(json_get(root, "bos"), NULL),
+				 .eos_token = json_cstr(json_get(root, "eos"), NULL)};
 	(void)json_bool(json_get(root, "generate"), &r.add_generation_prompt);
 	(void)json_bool(json_get(root, "continue"), &r.continue_final_message);
 	enum err e = chat_template_load(&t, folder, file, &em);
@@ -153,4 +154,108 @@ Test(chat_template, the_final_message_is_continued)
 	cr_assert(strstr(rendered("", TALK("\"a\"") ",\"generate\":true}"), "exclude each other") != NULL, "%s", em.text);
 	put("chat_template.jinja", "nothing of it");
 	cr_assert(strstr(rendered("", TALK("\"Once\"") "}"), "does not appear in the prompt") != NULL, "%s", em.text);
+}
+
+/* ---- tekken.json ---- */
+
+#define CALLS(said)                                                                                                   \
+	"{\"role\":\"assistant\",\"content\":\"" said "\",\"tool_calls\":["                                           \
+	"{\"id\":\"123456789\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":{\"a\":1}}},"            \
+	"{\"id\":\"abcdefghi\",\"type\":\"function\",\"function\":{\"name\":\"g\",\"arguments\":{}}}]},"                  \
+	"{\"role\":\"tool\",\"tool_call_id\":\"abcdefghi\",\"name\":\"g\",\"content\":\"plain\"},"                       \
+	"{\"role\":\"tool\",\"tool_call_id\":\"123456789\",\"name\":\"f\",\"content\":\"2\"},"
+#define TOLD(said, thought, rest)                                                                                     \
+	"{\"bos\":\"<s>\",\"eos\":\"</s>\"," rest "\"messages\":[{\"role\":\"system\",\"content\":\"S\"},"              \
+	"{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"user\",\"content\":\"b \"},"                                  \
+	"{\"role\":\"assistant\",\"content\":\"c  \"},{\"role\":\"assistant\",\"content\":\"d \"},"                      \
+	"{\"role\":\"user\",\"content\":\"e\"}," CALLS(said) "{\"role\":\"assistant\",\"content\":\"h\"" thought "},"    \
+	"{\"role\":\"user\",\"content\":\"i\"}],\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\","        \
+	"\"description\":\"d\",\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"}}}}},"    \
+	"{\"type\":\"function\",\"function\":{\"name\":\"g\",\"parameters\":{}}}]}"
+#define OFFERED                                                                                                       \
+	"[AVAILABLE_TOOLS][{\"type\": \"function\", \"function\": {\"name\": \"f\", \"description\": \"d\", "              \
+	"\"parameters\": {\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"integer\"}}}}}, {\"type\": "          \
+	"\"function\", \"function\": {\"name\": \"g\", \"description\": \"\", \"parameters\": {}}}][/AVAILABLE_TOOLS]"
+#define LISTED                                                                                                        \
+	"[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {\"a\": 1}, \"id\": \"123456789\"}, {\"name\": \"g\", "             \
+	"\"arguments\": {}, \"id\": \"abcdefghi\"}]</s>"
+
+static void put_tekken(const char *version, const char *rest)
+{
+	char text[512];
+	snprintf(text, sizeof(text), "{\"config\": {\"version\": \"%s\"}%s}", version, rest);
+	put("tekken.json", text);
+}
+
+/* What mistral-common 1.13.1 made of the same conversation, decoded with its control tokens. */
+Test(chat_template, tekken_files_have_the_template_of_their_version)
+{
+	static const char thinks[] = ", \"special_tokens\": [{\"rank\": 25, \"token_str\": \"[THINK]\"}]",
+			  settings[] = ", \"special_tokens\": [{\"rank\": 25, \"token_str\": \"[THINK]\"}], \"model_settings_builder\": "
+				       "{\"reasoning_effort\": {\"values\": [\"none\", \"high\"], \"default\": \"none\"}}";
+	put_tekken("v3", "");
+	cr_expect_str_eq(rendered("", TOLD("", "", "")),
+			 "<s>[INST]a\n\nb [/INST]c  \n\nd</s>[INST]e[/INST]" LISTED
+			 "[TOOL_RESULTS]{\"content\": \"plain\", \"call_id\": \"abcdefghi\"}[/TOOL_RESULTS]"
+			 "[TOOL_RESULTS]{\"content\": 2, \"call_id\": \"123456789\"}[/TOOL_RESULTS]h</s>" OFFERED "[INST]S\n\ni[/INST]");
+	put_tekken("v7", "");
+	cr_expect_str_eq(rendered("", TOLD("w", "", "")),
+			 "<s>[SYSTEM_PROMPT]S[/SYSTEM_PROMPT][INST]a\n\nb [/INST]c  \n\nd</s>[INST]e[/INST]w" LISTED
+			 "[TOOL_RESULTS]abcdefghi[TOOL_CONTENT]plain[/TOOL_RESULTS]"
+			 "[TOOL_RESULTS]123456789[TOOL_CONTENT]2[/TOOL_RESULTS]h</s>" OFFERED "[INST]i[/INST]");
+	put_tekken("v11", "");
+	cr_expect_str_eq(rendered("", TOLD("w", "", "")),
+			 "<s>[SYSTEM_PROMPT]S[/SYSTEM_PROMPT][INST]a\n\nb [/INST]c  \n\nd</s>[INST]e[/INST]w"
+			 "[TOOL_CALLS]f[CALL_ID]123456789[ARGS]{\"a\": 1}[TOOL_CALLS]g[CALL_ID]abcdefghi[ARGS]{}</s>"
+			 "[TOOL_RESULTS]123456789[TOOL_CONTENT]2[/TOOL_RESULTS]"
+			 "[TOOL_RESULTS]abcdefghi[TOOL_CONTENT]plain[/TOOL_RESULTS]h</s>" OFFERED "[INST]i[/INST]");
+#define SINCE_13                                                                                                      \
+	"[INST]a\n\nb [/INST]c  \n\nd</s>[INST]e[/INST]w[TOOL_CALLS]f[ARGS]{\"a\": 1}[TOOL_CALLS]g[ARGS]{}</s>"          \
+	"[TOOL_RESULTS]2[/TOOL_RESULTS][TOOL_RESULTS]plain[/TOOL_RESULTS][THINK]t[/THINK]h</s>[INST]i[/INST]"
+	put_tekken("v13", thinks);
+	cr_expect_str_eq(rendered("", TOLD("w", ",\"reasoning_content\":\"t\"", "")),
+			 "<s>[SYSTEM_PROMPT]S[/SYSTEM_PROMPT]" OFFERED SINCE_13);
+	put_tekken("v15", settings);
+	cr_expect_str_eq(rendered("", TOLD("w", ",\"reasoning_content\":\"t\"", "\"kwargs\":{\"reasoning_effort\":\"high\"},")),
+			 "<s>[SYSTEM_PROMPT]S[/SYSTEM_PROMPT]" OFFERED
+			 "[MODEL_SETTINGS]{\"reasoning_effort\": \"high\"}[/MODEL_SETTINGS]" SINCE_13);
+	cr_expect_str_eq(rendered("", USER "}"), "[MODEL_SETTINGS]{\"reasoning_effort\": \"none\"}[/MODEL_SETTINGS][INST]hi[/INST]");
+	cr_expect(strstr(rendered("", USER ",\"kwargs\":{\"reasoning_effort\":\"low\"}}"), "reasoning_effort is \"low\"; this model knows none, high"));
+}
+
+Test(chat_template, thoughts_of_a_tekken_file_without_their_token_are_left_out)
+{
+	put_tekken("v13", "");
+	cr_expect_str_eq(rendered("", "{\"eos\":\"</s>\",\"messages\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\","
+				      "\"content\":\"a\",\"reasoning_content\":\"t\"},{\"role\":\"user\",\"content\":\"r\"}]}"),
+			 "[INST]q[/INST]a</s>[INST]r[/INST]");
+}
+
+Test(chat_template, a_tekken_file_in_front_of_other_files_or_of_another_version)
+{
+	put_tekken("v17", "");
+	cr_expect(strstr(rendered("", USER "}"), "tekken.json: config.version is v17; chats of v3, v7, v11, v13 and v15 are known"));
+	put("tekken.json", "{\"config\": {}}");
+	cr_expect(strstr(rendered("", USER "}"), "--chat-template FILE"));
+	put("tekken.json", "{");
+	cr_expect(strstr(rendered("", USER "}"), "tekken.json"));
+	put_tekken("v7", "");
+	put("tokenizer_config.json", "{\"chat_template\": \"config\"}");
+	cr_expect_str_eq(rendered("", USER "}"), "config");
+	put("tokenizer_config.json", "{}");
+	cr_expect_str_eq(rendered("", USER "}"), "[INST]hi[/INST]");
+	put("tokenizer.json", "{}"); /* which says that the model has no template */
+	cr_expect(strstr(rendered("", USER "}"), "has no chat template"));
+}
+
+Test(chat_template, a_tekken_file_refuses_what_is_no_text_and_whom_it_does_not_know)
+{
+	put_tekken("v7", "");
+	cr_expect(strstr(rendered("", "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]}"),
+			 "content of type \"image_url\"; this model reads text"));
+	cr_expect(strstr(rendered("", "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"judge\",\"content\":\"q\"}]}"),
+			 "role \"judge\"; this model knows system, user, assistant and tool"));
+	cr_expect_str_eq(rendered("", "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"An\"}],"
+				      "\"continue\":true}"),
+			 "[INST]q[/INST]An");
 }
