@@ -34,7 +34,7 @@ enum tercet_result tercet_tokenizer_open(struct tercet_tokenizer **out, const ch
 		free(t);
 		return (enum tercet_result)err_set(em, ERR_NO_MEMORY, "no memory for a tokenizer");
 	}
-	enum err e = model_folder(folder, sizeof(folder), model_dir, &made, em);
+	enum err e = model_folder(folder, sizeof(folder), model_dir, "", &made, em);
 	if (e == ERR_OK)
 		e = tokenizer_load(&t->tokenizer, folder, em);
 	if (e != ERR_OK)

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "common/hub_cache.h"
 #include "common/json.h"
 
 static const char FORM[] = "it must be NAME=PATH, or {\"name\": NAME, \"path\": PATH}";
@@ -13,18 +14,13 @@ static const char FORM[] = "it must be NAME=PATH, or {\"name\": NAME, \"path\": 
 static bool is_model_name(const struct options *o, const char *name)
 {
 	const struct option_list *names = &o->served_model_name;
-	size_t bytes = strlen(o->model);
+	char own[256];
 
 	for (u32 i = 0; i < names->count; i++)
 		if (!strcmp(names->items[i], name))
 			return true;
-	while (bytes > 1 && o->model[bytes - 1] == '/')
-		bytes--;
-	const char *begin = o->model + bytes;
-	while (begin > o->model && begin[-1] != '/')
-		begin--;
-	size_t own = (size_t)(o->model + bytes - begin);
-	return names->count == 0 && strlen(name) == own && !strncmp(begin, name, own);
+	hub_cache_name_of(own, sizeof(own), o->model);
+	return names->count == 0 && !strcmp(own, name);
 }
 
 static enum err check_name(const struct lora_modules *m, const struct options *o, const char *name, const char *path,

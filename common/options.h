@@ -58,7 +58,8 @@ enum option_reasoning_parser {
  * Names are written with '_' here and '-' on the command line. A default of -1 or 0 whose help says "automatic"
  * means: decided at start, and printed in the banner. */
 #define OPTIONS(STR, INT, SIZE, REAL, FLAG, ENUM, LIST)                                                      \
-	STR(model, model, "", "Model directory: config.json, *.safetensors, tokenizer.json; or a file *.gguf") \
+	STR(model, model, "", "Model directory (config.json, *.safetensors, tokenizer.json), a file *.gguf, or the name of a download from the Hub") \
+	STR(model, revision, "", "Branch, tag or commit of a model that was downloaded from the Hub; \"\" is main") \
 	LIST(model, served_model_name, "Names the API answers to; default: the model directory's name")      \
 	ENUM(model, dtype, 0, "auto|bfloat16|float32|float16|half|float",                                    \
 	     "Type of weights; float16 and half are computed in bfloat16, float is float32")                 \

@@ -1,7 +1,6 @@
 /* Owns the gateway's start, its loop and its end. Runs in the gateway. Never serves before the engine has
  * answered, and never leaves while an accepted request is unfinished, unless told to stop. */
 #include <event2/event.h>
-#include <libgen.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +10,7 @@
 #include <unistd.h>
 
 #include "common/clock.h"
+#include "common/hub_cache.h"
 #include "common/log.h"
 #include "proc_gateway/gateway.h"
 #include "proc_gateway/handlers.h"
@@ -208,8 +208,7 @@ static void name_model(struct gateway *g)
 {
 	const struct option_list *names = &g->options->served_model_name;
 	char path[4096], file[sizeof(g->root)];
-	snprintf(path, sizeof(path), "%s", g->options->model);
-	snprintf(g->default_name, sizeof(g->default_name), "%s", basename(path));
+	hub_cache_name_of(g->default_name, sizeof(g->default_name), g->options->model);
 	g->only_name = g->default_name;
 	g->model.names = names->count ? (const char *const *)names->items : &g->only_name;
 	g->model.name_count = names->count ? names->count : 1;

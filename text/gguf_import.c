@@ -17,6 +17,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "common/hub_cache.h"
 #include "text/gguf_priv.h"
 #include "text/text.h"
 
@@ -395,18 +396,34 @@ static enum err make_folder(char folder[static PATH_MAX], const struct import *m
 	return e;
 }
 
-enum err model_folder(char *out, size_t bytes, const char *path, bool *made, struct err_msg *em)
+/* Where `name` leads: a path, or what was downloaded under a name like one that is no path. */
+static enum err find_path(char out[static PATH_MAX], const char *name, const char *revision, struct err_msg *em)
 {
-	char file[PATH_MAX], folder[PATH_MAX] = "";
+	const bool there = access(name, F_OK) == 0;
+
+	if (*revision && there)
+		return err_set(em, ERR_INVALID, "%.300s is a local directory, which has one revision: leave --revision away", name);
+	if (there || (!*revision && !hub_cache_is_name(name)))
+		return (size_t)snprintf(out, PATH_MAX, "%s", name) < PATH_MAX
+			       ? ERR_OK
+			       : err_set(em, ERR_TOO_LONG, "the path of the model is longer than %d bytes", PATH_MAX - 1);
+	return hub_cache_find(out, PATH_MAX, name, revision, em);
+}
+
+enum err model_folder(char *out, size_t bytes, const char *name, const char *revision, bool *made, struct err_msg *em)
+{
+	char path[PATH_MAX], file[PATH_MAX] = "", folder[PATH_MAX] = "";
 	struct import m = {.root_count = 0};
 	bool there = false;
 
 	*made = false;
-	enum err e = find_file(file, path, em);
+	enum err e = find_path(path, name, revision, em);
+	if (e == ERR_OK)
+		e = find_file(file, path, em);
 	if (e == ERR_OK && file[0] != '\0') {
 		e = take_file(&m, file, em);
 		if (e == ERR_OK) {
-			take_name(&m, path);
+			take_name(&m, name);
 			e = take_id(&m, em);
 		}
 		find_roots(&m);

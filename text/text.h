@@ -93,17 +93,18 @@ void text_stream_end(struct text_stream *s, struct buf *out);
 /* Frees what is held back. Needed only where text_stream_end is not called; harmless after it and on zeroes. */
 void text_stream_fini(struct text_stream *s);
 
-/* ---------------------------------------------------------------- models in GGUF */
+/* ---------------------------------------------------------------- folders of models */
 
-/* The folder to read a model from: `path` itself, or, where that is a file *.gguf or a folder with one and no config.json, a folder
+/* The folder to read a model from: the path `name`, or, where there is no such path or a `revision` is given, what was downloaded
+ * from the Hub under that name (common/hub_cache.h); or, where that is a file *.gguf or a folder with one and no config.json, a folder
  * with what other models have (config.json, generation_config.json, tokenizer.json, tokenizer_config.json) and a link
  * model.gguf to the file. That one is under $XDG_CACHE_HOME/tercet/gguf, else ~/.cache/tercet/gguf, else a folder for temporary
- * files; its last part is that of `path`. It is made when it is asked for the first time, and anew when the file's size or time
- * of change is another (`*made`); several may ask at once. A path that leads nowhere is given back as it is. ERR_INVALID: the folder
+ * files; its last part is that of `name`. It is made when it is asked for the first time, and anew when the file's size or time
+ * of change is another (`*made`); several may ask at once. A path that leads nowhere and is no name is given back as it is. ERR_INVALID: the folder
  * holds several models; ERR_UNSUPPORTED, ERR_FORMAT: the file, and what of it is not understood or wrong; ERR_NOT_FOUND: one of
- * several files is missing; ERR_IO, ERR_DENIED: the folder cannot be made; ERR_TOO_LONG; ERR_NO_MEMORY. Blocks for the
+ * several files is missing, or a name is of no download; ERR_IO, ERR_DENIED: the folder cannot be made; ERR_TOO_LONG; ERR_NO_MEMORY. Blocks for the
  * file system. */
-MUST_CHECK enum err model_folder(char *out, size_t bytes, const char *path, bool *made, struct err_msg *em);
+MUST_CHECK enum err model_folder(char *out, size_t bytes, const char *name, const char *revision, bool *made, struct err_msg *em);
 
 /* ---------------------------------------------------------------- chat templates */
 

@@ -48,9 +48,8 @@ static enum err check_folder(const char *path, struct err_msg *em)
 
 	if (stat(path, &st) != 0)
 		return err_set(em, ERR_NOT_FOUND,
-			       "the model directory %.300s cannot be opened: %s (models are local "
-			       "directories; none is "
-			       "downloaded)",
+			       "the model directory %.300s cannot be opened: %s (a model is a local directory, or the name of "
+			       "one that was downloaded from the Hub; nothing is downloaded here)",
 			       path, strerror(errno));
 	if (!S_ISDIR(st.st_mode))
 		return err_set(em, ERR_NOT_FOUND,
@@ -74,7 +73,7 @@ enum err cli_find_model(struct options *o, struct err_msg *em)
 	char folder[PATH_MAX];
 	bool made;
 
-	enum err e = model_folder(folder, sizeof(folder), o->model, &made, em);
+	enum err e = model_folder(folder, sizeof(folder), o->model, o->revision, &made, em);
 	return e == ERR_OK && strcmp(folder, o->model) != 0 ? options_set(o, "model", folder, "the model", em) : e;
 }
 

@@ -172,7 +172,7 @@ int cmd_chat_template(int argc, char **argv)
 	if (e != ERR_OK)
 		return cli_usage_error(&em);
 	if (model != NULL)
-		e = model_folder(folder, sizeof(folder), model, &made, &em);
+		e = model_folder(folder, sizeof(folder), model, "", &made, &em);
 	if (e == ERR_OK && (model != NULL || file != NULL))
 		e = chat_template_load(&r.fallback, folder, file, &em);
 	if (e == ERR_OK)

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "client/cli/cli.h"
 #include "common/log.h"
@@ -47,7 +48,10 @@ static enum err open_model(struct options *o, struct err_msg *em)
 	enum err e = cli_open_model(o, em);
 	if (e == ERR_OK && strcmp(given, o->model) != 0) {
 		log_init("supervisor", (enum log_level)o->log_level, o->log_format == OPTION_LOG_JSON);
-		LOG_INFO("GGUF", "file=\"%s\" folder=\"%s\"", given, o->model);
+		if (access(given, F_OK) == 0)
+			LOG_INFO("GGUF", "file=\"%s\" folder=\"%s\"", given, o->model);
+		else
+			LOG_INFO("DOWNLOADED", "name=\"%s\" folder=\"%s\"", given, o->model);
 	}
 	free(given);
 	return e;

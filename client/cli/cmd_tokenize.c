@@ -136,7 +136,7 @@ static enum err run(const char *model, const char *jsonl, const char *text, stru
 {
 	char folder[PATH_MAX];
 	bool made;
-	enum err e = model_folder(folder, sizeof(folder), model, &made, em);
+	enum err e = model_folder(folder, sizeof(folder), model, "", &made, em);
 	if (e == ERR_OK)
 		e = tokenizer_load(&t->tokenizer, folder, em);
 	if (e == ERR_OK && !t->clean_up)

@@ -81,6 +81,28 @@ def test_several_names_and_origins_as_vllm_takes_them():
         assert headers["Access-Control-Allow-Origin"] == "http://x"
 
 
+def test_a_download_is_served_by_its_name(tmp_path, reference):
+    commit = "0123456789abcdef" * 2 + "01234567"
+    downloads = tmp_path / "hub" / "models--a-team--demo"
+    (downloads / "refs").mkdir(parents=True)
+    (downloads / "refs" / "main").write_text(commit)
+    (downloads / "snapshots" / commit).mkdir(parents=True)
+    for file in engines.DEMO.iterdir():  # which the cache keeps elsewhere, too
+        (downloads / "snapshots" / commit / file.name).symlink_to(file.resolve())
+    home = {"HF_HOME": str(tmp_path)}
+    ids = reference["prompts"][0]["ids"]
+    with Engine(model="a-team/demo", env=home) as e, Engine() as demo:
+        assert e.api.call("GET", "/v1/models")["data"][0]["id"] == "a-team/demo"
+        assert 'DOWNLOADED name="a-team/demo"' in e.log()
+        assert e.api.greedy_ids(ids, 16) == demo.api.greedy_ids(ids, 16)
+    status, output = run("run", "--model", "a-team/demo", "--revision", "v2", "--prompt-ids", "5", env=home)
+    assert status == 1 and "but not its revision v2" in output, output
+    status, output = run("run", "--model", "a-team/other", "--prompt-ids", "5", env=home)
+    assert status == 1 and "not among the downloads in %s/hub" % tmp_path in output, output
+    status, output = run("run", "--model", engines.DEMO, "--revision", "v2", "--prompt-ids", "5")
+    assert status == 1 and "leave --revision away" in output, output
+
+
 def test_a_tokenizer_with_more_tokens_than_the_model_is_told(tmp_path):
     model, _quantized = write_models(tmp_path, FORMATS["awq-64"])
     for name in ("tokenizer.json", "tokenizer_config.json"):
