@@ -44,7 +44,7 @@ enum gguf_family_trait {
 };
 
 /* Experts that one family has. */
-enum gguf_own_experts { NO_OWN_EXPERTS, ERNIE_EXPERTS, HUNYUAN_EXPERTS, EXAONE_EXPERTS /* of ROUTED */ };
+enum gguf_own_experts { NO_OWN_EXPERTS, ERNIE_EXPERTS, HUNYUAN_EXPERTS, EXAONE_EXPERTS, LING_EXPERTS /* both of ROUTED */ };
 
 struct gguf_family {
 	const char *arch;   /* general.architecture */

@@ -133,11 +133,14 @@ static void write_routed_blocks(struct gguf_config *c)
 static void write_routed(struct gguf_config *c)
 {
 	double scale = 1;
+	u32 shared_rows;
 
 	check_gating(c);
-	gguf_config_write_uint(c, c->family->own_experts == EXAONE_EXPERTS ? "num_experts" : "n_routed_experts", gguf_config_need_int(c, "expert_count"));
+	gguf_config_write_uint(c, c->family->own_experts ? "num_experts" : "n_routed_experts", gguf_config_need_int(c, "expert_count"));
 	if (c->family->own_experts == EXAONE_EXPERTS) /* as wide as so many of the others */
 		gguf_config_know(c, "expert_shared_feed_forward_length");
+	if (c->family->own_experts == LING_EXPERTS && gguf_config_int(c, "expert_shared_feed_forward_length", &shared_rows) && shared_rows > 0)
+		gguf_config_write_uint(c, "moe_shared_expert_intermediate_size", shared_rows);
 	gguf_config_write_uint(c, "num_experts_per_tok", gguf_config_need_int(c, "expert_used_count"));
 	gguf_config_write_uint(c, "moe_intermediate_size", expert_rows(c));
 	gguf_config_write_uint(c, "n_shared_experts", int_or(c, "expert_shared_count", gguf_config_has(c, BLOCKS) ? 1 : 0));

@@ -19,6 +19,10 @@
 #define MARKED_WORDS \
 	CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" LINES_AND_SPACES
 
+/* Of an end of lines one alone. */
+#define BAILING \
+	"'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]++[\\r\\n]*|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+"
+
 #define HAN_AND_HANGUL "[\xe4\xb8\x80-\xe9\xbe\xa5\xe0\xa0\x80-\xe4\xb8\x80\xea\xb0\x80-\xed\x9f\xbf]+"
 #define HAN_AND_KANA "[\xe4\xb8\x80-\xe9\xbe\xa5\xe3\x81\x80-\xe3\x82\x9f\xe3\x82\xa0-\xe3\x83\xbf]+"
 
@@ -41,6 +45,8 @@ static const struct gguf_pretok PRETOKS[] = {
 	{"hunyuan", {WORDS("\\p{N}")}},
 	{"seed-coder",
 	 {CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1}| ?[^\\s\\p{L}\\p{N}\\r\\n]+|" LINES_AND_SPACES}},
+	{"bailingmoe", {BAILING}},
+	{"bailingmoe2", {BAILING}},
 	{"qwen35", {MARKED_WORDS}, .nfc = true},
 	{"gpt-4o", {CASED_WORDS(CONTRACTIONS "?", "\\p{N}{1,3}")}},
 	{"minimax-m2", {CASED_WORDS(CONTRACTIONS "?", "\\p{N}{1,3}")}},

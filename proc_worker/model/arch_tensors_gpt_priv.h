@@ -49,6 +49,21 @@ static const struct arch_tensor GPT_BIGCODE[] = {
 	UNGATED_OF(GPT2_LAYER "mlp.c_fc", GPT2_LAYER "mlp.c_proj"),
 };
 
+/* Llama under GPT-2's names and some of its own. */
+static const struct arch_tensor EXAONE[] = {
+	{SLOT_EMBED, GPT2 "wte.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS},
+	{SLOT_LM_HEAD, "lm_head.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS},
+	GPT_VECTOR(SLOT_FINAL_NORM, GPT2 "ln_f.weight"),
+	GPT_VECTOR(SLOT_ATTN_NORM, GPT2_LAYER "ln_1.weight"), GPT_VECTOR(SLOT_MLP_NORM, GPT2_LAYER "ln_2.weight"),
+	{SLOT_QKV, GPT2_LAYER "attn.attention.q_proj.weight", DIM_HEADS, DIM_HIDDEN, SPLIT_ROWS},
+	{SLOT_QKV, GPT2_LAYER "attn.attention.k_proj.weight", DIM_KV_HEADS, DIM_HIDDEN, SPLIT_ROWS},
+	{SLOT_QKV, GPT2_LAYER "attn.attention.v_proj.weight", DIM_KV_HEADS, DIM_HIDDEN, SPLIT_ROWS},
+	{SLOT_ATTN_OUT, GPT2_LAYER "attn.attention.out_proj.weight", DIM_HIDDEN, DIM_HEADS, SPLIT_COLUMNS},
+	{SLOT_GATE_UP, GPT2_LAYER "mlp.c_fc_0.weight", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS},
+	{SLOT_GATE_UP, GPT2_LAYER "mlp.c_fc_1.weight", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS},
+	{SLOT_DOWN, GPT2_LAYER "mlp.c_proj.weight", DIM_HIDDEN, DIM_INTERMEDIATE, SPLIT_COLUMNS},
+};
+
 /* One norm for both blocks; biases of the MLP and of logits, none of attention. */
 #define GPTJ_BUT_QKV \
 	{SLOT_EMBED, GPT2 "wte.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS}, \

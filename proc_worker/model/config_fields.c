@@ -429,6 +429,8 @@ static const struct {
 	{"route_norm", 0, true},
 	{"mamba_inner_layernorms", 0, true},
 	{"rms_norm", 0, true},
+	{"use_rmsnorm", 0, true},
+	{"norm_head", 0, false}, /* columns of lm_head divided by their length */
 	{"mla_use_nope", 0, true},
 	{"apply_residual_connection_post_layernorm", 0, false},
 	{"rotary", 0, true},
@@ -464,7 +466,7 @@ static const char *const INERT[] = {
 	/* training */
 	"initializer_range", "initializer_factor", "attention_dropout", "hidden_dropout", "embd_pdrop",
 	"loss_type", "resid_pdrop", "attn_pdrop", "dropout", "classifier_dropout", "hidden_dropout_prob",
-	"residual_dropout", "embedding_dropout", "output_dropout", "activation_dropout", "layerdrop", "init_std",
+	"residual_dropout", "embedding_dropout", "embed_dropout", "mtp_loss_scaling_factor", "output_dropout", "activation_dropout", "layerdrop", "init_std",
 	"attention_probs_dropout_prob", "moe_capacity", "router_aux_loss_coef", "router_jitter_noise",
 	"input_jitter_noise", "load_balance_coeff", "aux_loss_alpha", "seq_aux", "ep_size",
 	"block_mlp_init_scale", "block_out_init_scale", "block_use_xavier_init", "conv_use_xavier_init",
@@ -476,7 +478,7 @@ static const char *const INERT[] = {
 	"pretraining_tp",
 	"attention_softmax_in_fp32", "scale_attention_softmax_in_fp32", "inference_runner", "validate_runner_input", "pre_allocate_kv_cache",
 	"pad_key_length", "max_batch_size",
-	"residual_in_fp32", "mamba_ssm_cache_dtype", "moe_shared_expert_overlap",
+	"residual_in_fp32", "router_dtype", "mamba_ssm_cache_dtype", "moe_shared_expert_overlap",
 	"num_logits_to_keep", "calc_logits_for_entire_prompt", "fused_add_norm", "pad_vocab_size_multiple", "use_mambapy", "use_falcon_mambapy",
 	"use_associative_scan", "use_grouped_mm", "use_mamba_kernels", "z_loss_coefficient",
 	"use_cache", "cache_implementation", "attn_implementation", "return_dict", "output_hidden_states",

@@ -416,6 +416,20 @@ static const struct name GEMMA3N[] = {
 	{NULL, NULL},
 };
 
+static const struct name WHOLE_LING[] = {
+	{"token_embd", "model.word_embeddings"},
+	{NULL, NULL},
+};
+
+static const struct name LING[] = {
+	{"attn_qkv", "attention.query_key_value"},
+	{"attn_output", "attention.dense"},
+	{"attn_q_norm", "attention.query_layernorm"},
+	{"attn_k_norm", "attention.key_layernorm"},
+	{"exp_probs_b", "mlp.gate.expert_bias", .bare = true},
+	{NULL, NULL},
+};
+
 static const struct name WHOLE_PHI2[] = {
 	{"output_norm", "model.final_layernorm"},
 	{NULL, NULL},
@@ -472,6 +486,7 @@ static const struct {
 	{"olmo", {0}},
 	{"olmo2", {NORMS_BEHIND}},
 	{"olmoe", {0}},
+	{"exaone", {0}},
 	{"exaone4", {NORMS_BEHIND}},
 	{"seed_oss", {NORMS_BEHIND}},
 	{"command-r", {0}},
@@ -491,6 +506,7 @@ static const struct {
 	{"qwen3vlmoe", {0}},
 	{"minimax-m2", {CHOICE_BIAS, MIXTRAL}},
 	{"dots1", {SHARED_EXPERTS}},
+	{"bailingmoe2", {LING, SHARED_EXPERTS}, WHOLE_LING},
 	{"minicpm", {0}},
 	{"lfm2", {LFM2}, WHOLE_LFM2},
 	{"lfm2moe", {LFM2}, WHOLE_LFM2},

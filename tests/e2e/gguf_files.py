@@ -53,13 +53,14 @@ def write_gguf(path, values, tensors):
 
 # ---------------------------------------------------------------- tensors
 
-NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "model.final_layernorm": "output_norm", "lm_head": "output"}
+NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "model.final_layernorm": "output_norm", "lm_head": "output", "model.word_embeddings": "token_embd"}
 LAYER_NAMES = {"input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
                "self_attn.o_proj": "attn_output", "self_attn.qkv_proj": "attn_qkv", "self_attn.q_norm": "attn_q_norm",
                "self_attn.k_norm": "attn_k_norm", "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
                "mlp.down_proj": "ffn_down", "mlp.gate_up_proj": "ffn_up", "mlp.gate": "ffn_gate_inp", "block_sparse_moe.gate": "ffn_gate_inp",
                "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down", "self_attn.dense": "attn_output", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down", "self_attn.query_layernorm": "attn_q_norm",
-               "self_attn.key_layernorm": "attn_k_norm", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+               "self_attn.key_layernorm": "attn_k_norm", "attention.query_key_value": "attn_qkv", "attention.dense": "attn_output",
+               "attention.query_layernorm": "attn_q_norm", "attention.key_layernorm": "attn_k_norm", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
                "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
                "mlp.shared_expert.down_proj": "ffn_down_shexp", "mlp.shared_experts.gate_proj": "ffn_gate_shexp",
                "mlp.shared_experts.up_proj": "ffn_up_shexp", "mlp.shared_experts.down_proj": "ffn_down_shexp",
@@ -81,7 +82,7 @@ ARCHITECTURES = {"LlamaForCausalLM": "llama", "MistralForCausalLM": "llama", "Mi
                  "Exaone4ForCausalLM": "exaone4", "SeedOssForCausalLM": "seed_oss", "Ernie4_5ForCausalLM": "ernie4_5",
                  "HunYuanDenseV1ForCausalLM": "hunyuan-dense", "Qwen2MoeForCausalLM": "qwen2moe", "Glm4MoeForCausalLM": "glm4moe",
                  "ExaoneMoEForCausalLM": "exaone-moe", "ExaoneMoeForCausalLM": "exaone-moe", "ApertusForCausalLM": "apertus",
-                 "Ernie4_5_MoeForCausalLM": "ernie4_5-moe", "HunYuanMoEV1ForCausalLM": "hunyuan-moe", "GptOssForCausalLM": "gpt-oss", "MiniMaxM2ForCausalLM": "minimax-m2", "Gemma3nForCausalLM": "gemma3n", "Gemma3nForConditionalGeneration": "gemma3n", "Gemma4ForCausalLM": "gemma4", "PhiForCausalLM": "phi2", "Dots1ForCausalLM": "dots1", "MiniCPMForCausalLM": "minicpm",
+                 "Ernie4_5_MoeForCausalLM": "ernie4_5-moe", "BailingMoeV2ForCausalLM": "bailingmoe2", "HunYuanMoEV1ForCausalLM": "hunyuan-moe", "GptOssForCausalLM": "gpt-oss", "MiniMaxM2ForCausalLM": "minimax-m2", "Gemma3nForCausalLM": "gemma3n", "Gemma3nForConditionalGeneration": "gemma3n", "Gemma4ForCausalLM": "gemma4", "PhiForCausalLM": "phi2", "Dots1ForCausalLM": "dots1", "MiniCPMForCausalLM": "minicpm",
                  "Qwen3VLMoeForConditionalGeneration": "qwen3vlmoe", "DeepseekV2ForCausalLM": "deepseek2", "DeepseekV3ForCausalLM": "deepseek2", "MiniCPM3ForCausalLM": "minicpm3", **gguf_gpt.ARCHITECTURES, **gguf_hybrids.ARCHITECTURES}
 PERMUTED = {"minicpm", "llama", "mistral3", "internlm2", "granite", "smollm3", "arcee", "olmo", "granitehybrid"}
 ONE_MORE = {"gemma", "gemma2", "gemma3", "nemotron", *gguf_hybrids.QWEN} # norms in the file are those of the checkpoint and 1
@@ -191,7 +192,7 @@ def put_layer(out, experts, name, tensor, config, arch):
     if arch == "gemma2" and stem == "self_attn.q_proj": # the format takes it for granted that scores are divided by the heads' width
         factor = math.sqrt(config["head_dim"] / config["query_pre_attn_scalar"])
         tensor = "F32", tensor[1], floats([x * factor for x in to_floats(tensor)])
-    if whole.endswith("e_score_correction_bias"):
+    if whole.endswith(("e_score_correction_bias", "gate.expert_bias")):
         out["blk.%s.exp_probs_b.bias" % layer] = tensor[0], tensor[1][-1:], tensor[2]
         return
     if stem == "mlp.shared_expert_gate":
@@ -312,6 +313,10 @@ def values_of(config, arch):
         v.update({**expert_values({**config, "n_routed_experts": config["num_experts"], "n_shared_experts": shared}),
                   "expert_shared_feed_forward_length": config["moe_intermediate_size"] * shared, "nextn_predict_layers": 0, "rope.scaling.type": "none"})
         v["attention.sliding_window_pattern"] = [t == "sliding_attention" for t in config["layer_types"]]
+    if arch == "bailingmoe2":
+        shared = config["num_shared_experts"]
+        v.update({**expert_values({**config, "n_routed_experts": config["num_experts"], "n_shared_experts": shared}),
+                  "expert_shared_feed_forward_length": config["moe_intermediate_size"] * shared, "nextn_predict_layers": 0, "rope.scaling.type": "none"})
     if arch == "ernie4_5-moe":
         v.update({"expert_count": config["moe_num_experts"], "expert_used_count": config["moe_k"],
                   "interleave_moe_layer_step": config["moe_layer_interval"], "leading_dense_block_count": config["moe_layer_start_index"],

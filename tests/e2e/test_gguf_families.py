@@ -14,7 +14,7 @@ from test_gguf_import import TINY, cache, refusal  # noqa: F401
 from test_recurrent import KEPT
 
 NAMES = ["lfm2/old", "lfm2_moe/odd", "qwen3_5_text/none", "qwen3_5_text/odd", "qwen3_5_moe_text/none", "qwen3_next/odd", "granite_mamba/experts",
-         "granite_mamba/odd", "nemotron_h/mlps-last", "nemotron_h/experts-narrow", "jamba/none", "jamba/odd", "mamba/none", "falcon_mamba/odd", "mamba2/none", "mamba2/odd", "gpt_oss/none", "qwen3_vl_moe_text/save-whole-new", "minimax_m2/none", "dots1/groups",
+         "granite_mamba/odd", "nemotron_h/mlps-last", "nemotron_h/experts-narrow", "jamba/none", "jamba/odd", "mamba/none", "falcon_mamba/odd", "mamba2/none", "mamba2/odd", "gpt_oss/none", "qwen3_vl_moe_text/save-whole-new", "minimax_m2/none", "dots1/groups", "bailing_moe/none", "bailing_moe/groups",
          "minicpm/none", "hunyuan_v1_moe/none", "ernie4_5_moe/interval", "exaone_moe/none",
          "apertus/none", "gemma3n_text/none", "gemma3n_text/streams-3-active", "gemma3n_text/odd", "gemma3n_text/save-whole-new", "gemma4_text/none", "gemma4_text/untied", "gemma4_text/rope-half", "gemma4_text/small",
          "gemma4_text/small-odd", "gemma4_text/small-keys", "gemma4_text/mixture", "phi/none", "falcon_h1/none", "falcon_h1/odd", "minicpm3/none", "gpt2/none", "gpt2/untied", "gpt2/odd", "gpt_neox/none", "gpt_neox/sequential", "gpt_neox/no-bias",

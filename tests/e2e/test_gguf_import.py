@@ -138,6 +138,8 @@ OTHERS = {
     "glm4": ("Glm4ForCausalLM", {**RMS, "partial_rotary_factor": 0.5, "attention_bias": True},
              {**QKV_BIAS, "mlp.gate_proj.weight": None, "mlp.up_proj.weight": None, "mlp.gate_up_proj.weight": [2 * I, H],
               "post_self_attn_layernorm.weight": [H], "post_mlp_layernorm.weight": [H]}),
+    "exaone": ("LlamaForCausalLM", {**RMS, "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                                                            "original_max_position_embeddings": 32}}, {}),
     "exaone4": ("Exaone4ForCausalLM", {**RMS, "sliding_window": 4}, {**NORMS_BEHIND, **HEAD_NORMS}),
     "seed_oss": ("SeedOssForCausalLM", {**RMS, "attention_bias": True}, QKV_BIAS),
     "ernie4_5": ("Ernie4_5ForCausalLM", {**RMS, "tie_word_embeddings": True}, {}),

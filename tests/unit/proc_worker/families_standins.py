@@ -5,10 +5,12 @@ InternLM2 is Llama with q, k and v in one tensor: for every KV head the rows of 
 is Llama with the biases of q, k, v and all others switched by two fields. MiniCPM is Granite by other fields, MiMo Qwen 2 whose
 further layers are not read: their tensors have the same names. The experts of Qwen 3 VL's mixtures are Qwen 3's, transposed.
 OLMo Hybrid is there, under other names than its files have, and with one convolution for three. So is Sarvam, whose files have
-q, k and v in one tensor."""
+q, k and v in one tensor, and by whose names Ling 2 is GLM 4.5. EXAONE 3 is in families_renamed.py."""
 import re
 
 import torch
+
+import families_renamed
 
 INTERNLM2 = [(r"model\.embed_tokens", "model.tok_embeddings"), (r"lm_head", "output"), (r"input_layernorm", "attention_norm"),
              (r"post_attention_layernorm", "ffn_norm"), (r"mlp\.gate_proj", "feed_forward.w1"), (r"mlp\.up_proj", "feed_forward.w3"),
@@ -16,7 +18,7 @@ INTERNLM2 = [(r"model\.embed_tokens", "model.tok_embeddings"), (r"lm_head", "out
 
 
 def has(config):
-    return config["model_type"] in ("internlm2", "internlm3", "qwen3_vl_moe_text", "olmo_hybrid", "sarvam_moe")
+    return config["model_type"] in ("internlm2", "internlm3", "qwen3_vl_moe_text", "olmo_hybrid", "sarvam_moe", "exaone", "bailing_moe")
 
 
 OLMO_NORMS = {"input_layernorm": "attention_layer_norm", "post_attention_layernorm": "feedforward_layer_norm"}
@@ -109,6 +111,10 @@ def config(c):
                 "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
     if c["model_type"] == "qwen3_vl_moe_text":
         return {**c, "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe"}
+    if c["model_type"] == "exaone":
+        return families_renamed.exaone_config(c)
+    if c["model_type"] == "bailing_moe":
+        return families_renamed.ling_config(c)
     if not has(c) or c["model_type"] in ("olmo_hybrid", "sarvam_moe"):
         return c
     bias, qkv_bias = c.get("bias", c["model_type"] == "internlm2"), c.get("qkv_bias", False)
@@ -147,8 +153,10 @@ def to_file(c, tensors):
         return turned(tensors)
     if c["model_type"] == "olmo_hybrid":
         return olmo_to_file(tensors)
-    if c["model_type"] == "sarvam_moe":
+    if c["model_type"] in ("sarvam_moe", "bailing_moe"):
         return sarvam_to_file(tensors)
+    if c["model_type"] == "exaone":
+        return {families_renamed.exaone_name(name): t for name, t in tensors.items()}
     tensors = {k: v for k, v in tensors.items() if not absent(c, k)}
     if c["model_type"] == "internlm3":
         return tensors
@@ -172,8 +180,10 @@ def from_file(c, tensors, state):
         return turned(tensors)
     if c["model_type"] == "olmo_hybrid":
         return olmo_from_file(tensors, state)
-    if c["model_type"] == "sarvam_moe":
+    if c["model_type"] in ("sarvam_moe", "bailing_moe"):
         return sarvam_from_file(tensors, state)
+    if c["model_type"] == "exaone":
+        return {name: tensors.get(families_renamed.exaone_name(name), tensors["transformer.wte.weight"]) for name in state}
     out = {name: torch.zeros_like(t) for name, t in state.items()}
     for name in out:
         if absent(c, name):

@@ -618,6 +618,22 @@ Test(config_families, norms_behind_blocks_of_hyperclova_x_take_the_blocks_multip
 	refused("GraniteForCausalLM", "\"use_post_norm\": true", ERR_UNSUPPORTED, "\"use_post_norm\" is set, which is not supported for GraniteForCausalLM");
 }
 
+#define LING "BailingMoeV2ForCausalLM"
+Test(config_families, ling_2_is_sarvam_with_heads_that_rotate_in_part)
+{
+	good(LING, QWEN_EXPERTS ", \"num_shared_experts\": 1, \"moe_shared_expert_intermediate_size\": 24, \"use_qk_norm\": true, \"use_qkv_bias\": false, "
+			   "\"use_bias\": false, \"use_rmsnorm\": true, \"norm_head\": false, \"score_function\": \"sigmoid\", \"router_dtype\": \"fp32\", "
+			   "\"moe_router_enable_expert_bias\": true, \"first_k_dense_replace\": 1, \"n_group\": 2, \"topk_group\": 1, "
+			   "\"routed_scaling_factor\": 2.5, \"partial_rotary_factor\": 0.5, \"mtp_loss_scaling_factor\": 0, \"head_dim\": 16");
+	cr_assert(c.rope.dim == 8 && c.head_dim == 16 && !c.attention_bias && c.shared_intermediate == 24);
+	cr_assert(c.router.sigmoid && c.router.groups == 2 && c.router.scale == 2.5f && c.normalize_experts);
+	cr_assert(!(c.layer_flags[0] & LAYER_EXPERTS) && (c.layer_flags[1] & LAYER_EXPERTS));
+	refused(LING, QWEN_EXPERTS ", \"norm_head\": true", ERR_UNSUPPORTED, "\"norm_head\" must be false for " LING);
+	refused(LING, QWEN_EXPERTS ", \"use_rmsnorm\": false", ERR_UNSUPPORTED, "\"use_rmsnorm\" must be true for " LING);
+	refused(LING, QWEN_EXPERTS ", \"score_function\": \"softmax\"", ERR_UNSUPPORTED, "(the field \"score_function\" of a " LING ")");
+	refused(LING, QWEN_EXPERTS ", \"moe_router_enable_expert_bias\": false", ERR_UNSUPPORTED, "must be true for " LING);
+}
+
 #define SARVAM "SarvamMoEForCausalLM"
 Test(config_families, sarvam_is_glm_4_5_under_other_names)
 {

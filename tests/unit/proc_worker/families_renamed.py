@@ -1,0 +1,87 @@
+"""Small models of families that transformers does not have and that compute what another one does under other names, for
+families_differential.py: EXAONE 3 is Llama, Ling 2 GLM 4.5. families_standins.py makes references of them by what is here."""
+from families_fields import COMMON, LLAMA3, MISSING, YARN, new_rope
+
+EXAONE = {**COMMON, "architectures": ["ExaoneForCausalLM"], "model_type": "exaone", "num_hidden_layers": MISSING, "num_layers": 3,
+          "hidden_act": MISSING, "activation_function": "silu", "rms_norm_eps": MISSING, "layer_norm_epsilon": 1e-5, "head_dim": 10,
+          "embed_dropout": 0.0, "pad_token_id": 0, "rope_theta": 500000.0, "rope_scaling": None,
+          "auto_map": {"AutoConfig": "configuration_exaone.ExaoneConfig"}}
+LING = {**COMMON, "architectures": ["BailingMoeV2ForCausalLM"], "model_type": "bailing_moe", "head_dim": 12, "partial_rotary_factor": 0.5,
+        "moe_intermediate_size": 20, "moe_shared_expert_intermediate_size": 20, "num_experts": 8, "num_shared_experts": 1, "num_experts_per_tok": 3,
+        "n_group": 1, "topk_group": 1, "norm_topk_prob": True, "routed_scaling_factor": 2.5, "score_function": "sigmoid", "router_dtype": "fp32",
+        "moe_router_enable_expert_bias": True, "first_k_dense_replace": 1, "use_qk_norm": True, "use_qkv_bias": False, "use_bias": False,
+        "use_rmsnorm": True, "embedding_dropout": 0.0, "output_dropout": 0.0, "rope_scaling": None, "rope_theta": 600000, "pad_token_id": 0,
+        "num_nextn_predict_layers": 0, "mtp_loss_scaling_factor": 0, "auto_map": {"AutoConfig": "configuration_bailing_moe_v2.BailingMoeV2Config"}}
+
+# What the reference calls it, and the file. Between "model.layers.0." and "transformer.h.0." as well.
+NAMES = [("model.embed_tokens.", "transformer.wte."), ("model.norm.", "transformer.ln_f."), ("model.layers.", "transformer.h."),
+         (".input_layernorm.", ".ln_1."), (".post_attention_layernorm.", ".ln_2."), (".self_attn.o_proj.", ".attn.attention.out_proj."),
+         (".self_attn.", ".attn.attention."), (".mlp.gate_proj.", ".mlp.c_fc_0."), (".mlp.up_proj.", ".mlp.c_fc_1."), (".mlp.down_proj.", ".mlp.c_proj.")]
+
+
+def exaone_name(name):
+    for ours, file in NAMES:
+        name = name.replace(ours, file)
+    return name
+
+
+def without(c, *names):
+    return {k: v for k, v in c.items() if k not in (*names, "auto_map")}
+
+
+def exaone_config(c):
+    return {**without(c, "num_layers", "activation_function", "layer_norm_epsilon", "embed_dropout"), "architectures": ["LlamaForCausalLM"],
+            "model_type": "llama", "num_hidden_layers": c["num_layers"], "hidden_act": c["activation_function"],
+            "rms_norm_eps": c.get("layer_norm_epsilon", 1e-5)}
+
+
+def ling_config(c):
+    return {**without(c, "num_experts", "num_shared_experts", "use_qkv_bias", "score_function", "router_dtype", "use_rmsnorm", "use_bias"),
+            "architectures": ["Glm4MoeForCausalLM"], "model_type": "glm4_moe", "n_routed_experts": c["num_experts"],
+            "n_shared_experts": c.get("num_shared_experts", 0), "attention_bias": c.get("use_qkv_bias", False), "use_qk_norm": True}
+
+
+def exaone():
+    yield "none", {}
+    yield "llama3", {"rope_scaling": {**LLAMA3, "factor": 8.0}, "rope_theta": 1000000}
+    yield "dynamic", {"rope_scaling": {"type": "dynamic", "factor": 4.0}, "max_position_embeddings": 24}
+    yield "head-dim-missing", {"head_dim": MISSING}
+    yield "kv-missing", {"num_key_value_heads": MISSING}
+    yield "tied", {"tie_word_embeddings": True}
+    yield "act-gelu", {"activation_function": "gelu"}
+    yield "eps", {"layer_norm_epsilon": 1e-2}
+    yield "one-layer", {"num_layers": 1}
+    yield "odd", {"hidden_size": 54, "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 18, "intermediate_size": 69, "vocab_size": 97}
+
+
+def ling():
+    yield "none", {}
+    yield "groups", {"n_group": 4, "topk_group": 2, "num_experts": 16, "num_experts_per_tok": 5}
+    yield "biases", {"use_qkv_bias": True}
+    yield "no-norm", {"norm_topk_prob": False}
+    yield "scale", {"routed_scaling_factor": 1.0}
+    yield "shared-more", {"num_shared_experts": 3, "moe_shared_expert_intermediate_size": 60, "first_k_dense_replace": 2}
+    yield "shared-unsaid", {"moe_shared_expert_intermediate_size": MISSING}
+    yield "no-dense", {"first_k_dense_replace": 0}
+    yield "rotates-whole", {"partial_rotary_factor": 1.0}
+    yield "rotates-quarter", {"head_dim": 16, "partial_rotary_factor": 0.25}
+    yield "yarn", {"rope_scaling": YARN}
+    yield "new-rope", new_rope({"partial_rotary_factor": 0.5}, 5e5)
+    yield "tied", {"tie_word_embeddings": True}
+    yield "odd", {"hidden_size": 54, "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 20, "intermediate_size": 69, "vocab_size": 97,
+                  "moe_intermediate_size": 21, "moe_shared_expert_intermediate_size": 21}
+
+
+FAMILIES = {"exaone": (EXAONE, exaone), "bailing_moe": (LING, ling)}
+SAVES = [("bf16", {"dtype": "bfloat16"}), ("sharded", {"shards": 3})]
+
+
+def cases():
+    """As families_cases.cases."""
+    for family, (usual, variants) in FAMILIES.items():
+        for name, changes in variants():
+            config = {k: v for k, v in {**usual, **changes}.items() if v is not MISSING}
+            yield family + "/" + name, family, config, {"ranks": 3} if name == "odd" else {}
+        for name, save in SAVES:
+            config = {k: v for k, v in usual.items() if v is not MISSING}
+            yield family + "/save-" + name, family, {**config, "torch_dtype": save.get("dtype", "float32")}, save
