@@ -224,25 +224,30 @@ enum err convert_write_around(struct json_writer *w, const struct convert_around
 	    (eos && !token_id(around->vocab, config, names[1], &ids[1])))
 		return err_set(em, ERR_FORMAT, "the token \"%.64s\" that goes around every text is not in the vocabulary",
 			       bos && !token_id(around->vocab, config, names[0], &ids[0]) ? names[0] : names[1]);
+	convert_write_template(w, bos ? names[0] : NULL, ids[0], eos ? names[1] : NULL, ids[1]);
+	return ERR_OK;
+}
+
+void convert_write_template(struct json_writer *w, const char *before, u32 before_id, const char *after, u32 after_id)
+{
 	json_key(w, "post_processor");
 	json_object_begin(w);
 	json_key(w, "type");
 	json_write_cstr(w, "TemplateProcessing");
 	json_key(w, "single");
 	json_array_begin(w);
-	if (bos)
-		write_piece(w, "SpecialToken", names[0]);
+	if (before != NULL)
+		write_piece(w, "SpecialToken", before);
 	write_piece(w, "Sequence", "A");
-	if (eos)
-		write_piece(w, "SpecialToken", names[1]);
+	if (after != NULL)
+		write_piece(w, "SpecialToken", after);
 	json_array_end(w);
 	json_key(w, "special_tokens");
 	json_object_begin(w);
-	if (bos)
-		write_special(w, names[0], ids[0]);
-	if (eos)
-		write_special(w, names[1], ids[1]);
+	if (before != NULL)
+		write_special(w, before, before_id);
+	if (after != NULL)
+		write_special(w, after, after_id);
 	json_object_end(w);
 	json_object_end(w);
-	return ERR_OK;
 }

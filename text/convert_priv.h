@@ -78,6 +78,21 @@ struct convert_around {
 MUST_CHECK enum err convert_write_around(struct json_writer *w, const struct convert_around *around, json_val config,
 					 struct err_msg *em);
 
+/* The same from names and ids; NULL where nothing is put there. */
+void convert_write_template(struct json_writer *w, const char *before, u32 before_id, const char *after, u32 after_id);
+
+/* Words with one sign in front, numbers, signs with the ends of lines behind them: Llama 3's and Qwen's pattern. */
+#define CONVERT_WORDS_PATTERN(digits)                                                                         \
+	"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits                                  \
+	"| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+/* Writes "pre_tokenizer": pieces cut by the pattern, then bytes. */
+void convert_write_split(struct json_writer *w, const char *pattern, size_t bytes, bool add_prefix_space);
+/* Writes the object alone. `use_regex`: GPT-2's pattern cuts first. */
+void convert_write_byte_level(struct json_writer *w, bool add_prefix_space, bool use_regex);
+/* Writes "model": BPE of the tokens with TOKEN_IN_MODEL, whose texts are bytes; tokens with smaller ids merge first.
+ * ERR_NO_MEMORY. */
+MUST_CHECK enum err convert_write_byte_model(struct json_writer *w, const struct vocab *v);
+
 /* Every way to make a token of two others, in the order in which they merge. */
 struct convert_merge {
 	u32 left;

@@ -14,9 +14,12 @@
 struct tokenizer;
 struct text_scratch;
 
-/* From MODEL_DIR/tokenizer.json, or from tokenizer.model or spiece.model (SentencePiece), tiktoken.model or qwen.tiktoken
- * where there is none; with tokenizer_config.json and special_tokens_map.json. ERR_IO, ERR_FORMAT, ERR_UNSUPPORTED with
- * the file and the part named. The caller owns `*out`. */
+/* The files that may hold a model's vocabulary, in the order in which they are looked for: for messages. */
+#define TOKENIZER_FILE_NAMES                                                                                   \
+	"tokenizer.json, tokenizer.model, spiece.model, tiktoken.model, qwen.tiktoken"
+
+/* From the first of them in MODEL_DIR (docs/TEXT.md), with tokenizer_config.json and special_tokens_map.json. ERR_IO,
+ * ERR_FORMAT, ERR_UNSUPPORTED with the file and the part named. The caller owns `*out`. */
 MUST_CHECK enum err tokenizer_load(struct tokenizer **out, const char *model_dir, struct err_msg *em);
 /* The same from the text of a tokenizer.json, without the names of bos and eos. */
 MUST_CHECK enum err tokenizer_parse(struct tokenizer **out, const char *json, size_t bytes, struct err_msg *em);

@@ -1,19 +1,12 @@
 /* Owns the reading of tiktoken's vocabulary files and their writing as tokenizer.json. Runs once while a model without
  * tokenizer.json loads. The files hold neither pattern nor special tokens: the pattern is Llama 3's or Qwen's, special
  * tokens come from tokenizer_config.json. */
-#include <stdlib.h>
 #include <string.h>
 
-#include "common/utf8.h"
 #include "text/base64_priv.h"
 #include "text/convert_priv.h"
-#include "text/unicode_priv.h"
 
 enum { TOKEN_BYTES_MAX = 4096, RANK_MAX = 1 << 24 };
-
-#define PATTERN(digits)                                                                                       \
-	"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits                                  \
-	"| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
 /* One line. */
 struct entry {
@@ -98,81 +91,11 @@ static enum err read_vocab(struct vocab *v, const char *data, size_t bytes, stru
 
 /* ---- tokenizer.json ---- */
 
-/* The stand-ins of bytes. */
-static const char *spell(struct buf *b, const struct token *t)
-{
-	buf_clear(b);
-	for (u32 i = 0; i < t->bytes; i++) {
-		char utf8[4];
-		buf_append(b, utf8, utf8_put(utf8, byte_level_char((u8)t->text[i])));
-	}
-	return buf_cstr(b);
-}
-
-static enum err write_merges(struct json_writer *w, const struct vocab *v, struct buf *name)
-{
-	struct convert_merges merges = {0};
-	enum err e = ERR_OK;
-	for (u32 id = 0; id < v->count && e == ERR_OK; id++)
-		if (v->tokens[id].text != NULL) /* by rank, whatever the sides are */
-			e = convert_merges_add(&merges, v, id, 0, true);
-	json_key(w, "merges");
-	json_array_begin(w);
-	for (size_t i = 0; i < merges.count && e == ERR_OK; i++) {
-		json_array_begin(w);
-		json_write_cstr(w, spell(name, &v->tokens[merges.items[i].left]));
-		json_write_cstr(w, spell(name, &v->tokens[merges.items[i].right]));
-		json_array_end(w);
-	}
-	json_array_end(w);
-	free(merges.items);
-	return e;
-}
-
-static enum err write_model(struct json_writer *w, const struct vocab *v)
-{
-	struct buf name = {0};
-	json_key(w, "model");
-	json_object_begin(w);
-	json_key(w, "type");
-	json_write_cstr(w, "BPE");
-	json_key(w, "ignore_merges");
-	json_write_bool(w, true);
-	json_key(w, "vocab");
-	json_object_begin(w);
-	for (u32 id = 0; id < v->count; id++)
-		if (v->tokens[id].text != NULL) {
-			json_key(w, spell(&name, &v->tokens[id]));
-			json_write_uint(w, id);
-		}
-	json_object_end(w);
-	enum err e = write_merges(w, v, &name);
-	json_object_end(w);
-	e = e == ERR_OK && name.failed ? ERR_NO_MEMORY : e;
-	buf_fini(&name);
-	return e;
-}
-
-static void write_pretokenizer(struct json_writer *w, bool qwen)
-{
-	static const char split[] = "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"behavior\":\"Isolated\","
-				    "\"pattern\":{\"Regex\":";
-	static const char bytes[] = "}},{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":false}]}";
-	struct buf json = {0};
-	const char *pattern = qwen ? PATTERN("\\p{N}") : PATTERN("\\p{N}{1,3}");
-	buf_append_str(&json, split);
-	json_escape(&json, pattern, strlen(pattern));
-	buf_append_str(&json, bytes);
-	json_key(w, "pre_tokenizer");
-	json_write_raw(w, buf_cstr(&json), json.bytes);
-	w->out->failed = w->out->failed || json.failed;
-	buf_fini(&json);
-}
-
 enum err convert_tiktoken(struct buf *out, const char *data, size_t bytes, bool qwen, json_val config,
 			  struct err_msg *em)
 {
 	static const char byte_level[] = "{\"type\":\"ByteLevel\"}", nfc[] = "{\"type\":\"NFC\"}";
+	const char *pattern = qwen ? CONVERT_WORDS_PATTERN("\\p{N}") : CONVERT_WORDS_PATTERN("\\p{N}{1,3}");
 	struct vocab v = {0};
 	struct json_writer w;
 	struct convert_around around = {.vocab = &v, .bos = "<|begin_of_text|>", .eos = "<|end_of_text|>"};
@@ -183,13 +106,13 @@ enum err convert_tiktoken(struct buf *out, const char *data, size_t bytes, bool 
 		convert_write_added(&w, NULL, 0, config);
 		json_key(&w, "normalizer");
 		json_write_raw(&w, qwen ? nfc : "null", qwen ? sizeof(nfc) - 1 : 4);
-		write_pretokenizer(&w, qwen);
+		convert_write_split(&w, pattern, strlen(pattern), false);
 		json_key(&w, "decoder");
 		json_write_raw(&w, byte_level, sizeof(byte_level) - 1);
 		e = convert_write_around(&w, &around, config, em);
 	}
 	if (e == ERR_OK)
-		e = write_model(&w, &v);
+		e = convert_write_byte_model(&w, &v);
 	json_object_end(&w);
 	if (e == ERR_OK && !buf_ok(out))
 		e = ERR_NO_MEMORY;

@@ -1,17 +1,12 @@
 /* Owns the making of a tokenizer from a model's files, and the scratch that encoding needs. Runs once per process that
  * handles text (gateway, detokenizer, tercet command); the result is constant and shared by threads. */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-#include "text/convert_priv.h"
 #include "text/tokenizer_priv.h"
-
-enum { PATH_BYTES_MAX = 4096 };
 
 /* ---- tokenizer.json ---- */
 
@@ -54,24 +49,6 @@ static enum err load_parts(struct tokenizer *t, json_val root, struct err_msg *e
 		e = post_processor_load(t, json_get(root, "post_processor"), em);
 	if (e == ERR_OK)
 		e = decoder_load(&t->decoder, json_get(root, "decoder"), &t->vocab, em);
-	return e;
-}
-
-static enum err read_file(struct buf *out, const char *path, struct err_msg *em)
-{
-	FILE *f = fopen(path, "rb");
-	if (f == NULL)
-		return err_set(em, ERR_IO, "%s: %m", path);
-	enum err e = ERR_OK;
-	while (e == ERR_OK && !feof(f)) {
-		if (!buf_reserve(out, out->bytes + (1u << 16)))
-			e = err_set(em, ERR_NO_MEMORY, "%s: out of memory", path);
-		else
-			out->bytes += fread(out->data + out->bytes, 1, out->capacity - out->bytes, f);
-		if (e == ERR_OK && ferror(f))
-			e = err_set(em, ERR_IO, "%s: %m", path);
-	}
-	fclose(f);
 	return e;
 }
 
@@ -122,88 +99,15 @@ static void take_names(struct tokenizer *t, json_val root)
 		t->eos = special_name(root, "eos_token");
 }
 
-/* A file that is not there gives NULL; one that is there must be right. */
-static enum err open_config(struct json_doc **out, const char *model_dir, const char *name, struct err_msg *em)
-{
-	char path[PATH_BYTES_MAX];
-	*out = NULL;
-	snprintf(path, sizeof(path), "%s/%s", model_dir, name);
-	return access(path, F_OK) == 0 ? json_parse_file(out, path, em) : ERR_OK;
-}
-
-/* ---- the file that holds the vocabulary ---- */
-
-/* In the order in which they are looked for. */
-enum source_kind { SOURCE_JSON, SOURCE_MODEL, SOURCE_QWEN };
-static const struct source {
-	const char *name;
-	enum source_kind kind;
-} sources[] = {
-	{"tokenizer.json", SOURCE_JSON},  {"tokenizer.model", SOURCE_MODEL}, {"spiece.model", SOURCE_MODEL},
-	{"tiktoken.model", SOURCE_MODEL}, {"qwen.tiktoken", SOURCE_QWEN},
-};
-
-static enum err load_source(struct tokenizer **out, const char *path, enum source_kind kind, json_val config,
-			    struct err_msg *em)
-{
-	struct buf text = {0}, json = {0};
-	enum err e = read_file(&text, path, em);
-	if (e != ERR_OK) {
-		buf_fini(&text);
-		return e;
-	}
-	const struct buf *parsed = &text;
-	if (kind != SOURCE_JSON) {
-		bool tiktoken = convert_is_tiktoken(buf_cstr(&text), text.bytes);
-		e = tiktoken ? convert_tiktoken(&json, text.data, text.bytes, kind == SOURCE_QWEN, config, em)
-			     : convert_sentencepiece(&json, text.data, text.bytes, config, em);
-		parsed = &json;
-	}
-	if (e == ERR_OK)
-		e = tokenizer_parse(out, parsed->data != NULL ? parsed->data : "", parsed->bytes, em);
-	if (e != ERR_OK)
-		err_prefix(em, "%s", path);
-	buf_fini(&text);
-	buf_fini(&json);
-	return e;
-}
-
-static enum err find_source(char path[static PATH_BYTES_MAX], const char *model_dir, enum source_kind *kind,
-			    struct err_msg *em)
-{
-	for (size_t i = 0; i < COUNT_OF(sources); i++) {
-		*kind = sources[i].kind;
-		if ((size_t)snprintf(path, PATH_BYTES_MAX, "%s/%s", model_dir, sources[i].name) >= PATH_BYTES_MAX)
-			return err_set(em, ERR_IO, "the model's path is longer than %d bytes", PATH_BYTES_MAX);
-		if (access(path, F_OK) == 0)
-			return ERR_OK;
-	}
-	return err_set(em, ERR_IO,
-		       "%s has no tokenizer: no tokenizer.json, tokenizer.model, spiece.model, tiktoken.model or "
-		       "qwen.tiktoken",
-		       model_dir);
-}
-
-bool tokenizer_exists(const char *model_dir)
-{
-	char path[PATH_BYTES_MAX];
-	enum source_kind kind;
-	return find_source(path, model_dir, &kind, NULL) == ERR_OK;
-}
-
 enum err tokenizer_load(struct tokenizer **out, const char *model_dir, struct err_msg *em)
 {
-	char path[PATH_BYTES_MAX];
 	struct tokenizer *t = NULL;
 	struct json_doc *config = NULL, *map = NULL;
-	enum source_kind kind;
-	enum err e = find_source(path, model_dir, &kind, em);
+	enum err e = tokenizer_open_config(&config, model_dir, "tokenizer_config.json", em);
 	if (e == ERR_OK)
-		e = open_config(&config, model_dir, "tokenizer_config.json", em);
+		e = tokenizer_open_config(&map, model_dir, "special_tokens_map.json", em);
 	if (e == ERR_OK)
-		e = open_config(&map, model_dir, "special_tokens_map.json", em);
-	if (e == ERR_OK)
-		e = load_source(&t, path, kind, config != NULL ? json_root(config) : (json_val){NULL}, em);
+		e = tokenizer_files_load(&t, model_dir, config != NULL ? json_root(config) : (json_val){NULL}, em);
 	if (e == ERR_OK && config != NULL)
 		take_names(t, json_root(config));
 	if (e == ERR_OK && config != NULL)

@@ -42,5 +42,10 @@ MUST_CHECK enum err post_processor_load(struct tokenizer *t, json_val v, struct 
 MUST_CHECK enum err model_kind_read(enum model_kind *out, json_val model, struct err_msg *em);
 /* Reads "model" and "added_tokens" into the vocabulary and the sets of added tokens; needs the normalizer. */
 MUST_CHECK enum err vocab_load(struct tokenizer *t, json_val root, struct err_msg *em);
+/* A file of the folder that is not there gives NULL; one that is there must be right. */
+MUST_CHECK enum err tokenizer_open_config(struct json_doc **out, const char *model_dir, const char *name, struct err_msg *em);
+/* From the file of `model_dir` that holds the vocabulary. `config`: the root of tokenizer_config.json, or missing. ERR_IO,
+ * ERR_FORMAT, ERR_UNSUPPORTED with the file named. Blocks for the file system. */
+MUST_CHECK enum err tokenizer_files_load(struct tokenizer **out, const char *model_dir, json_val config, struct err_msg *em);
 
 #endif

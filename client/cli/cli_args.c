@@ -62,9 +62,9 @@ static enum err check_folder(const char *path, struct err_msg *em)
 	bool has_config = access(config, F_OK) == 0;
 	if (!has_config || !tokenizer_exists(path))
 		return err_set(em, ERR_NOT_FOUND,
-			       "the model directory %.300s has no %s; it must hold config.json, *.safetensors and "
-			       "tokenizer.json (or tokenizer.model, spiece.model, tiktoken.model, qwen.tiktoken), or a file *.gguf",
-			       path, has_config ? "tokenizer.json" : "config.json");
+			       "the model directory %.300s has no %s; it must hold config.json, *.safetensors and a tokenizer "
+			       "(" TOKENIZER_FILE_NAMES "), or a file *.gguf",
+			       path, has_config ? "tokenizer" : "config.json");
 	return ERR_OK;
 }
 

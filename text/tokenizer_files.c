@@ -1,0 +1,111 @@
+/* Owns the choice of the file that holds a model's vocabulary, and its reading. Runs once per process that
+ * handles text, while a model loads. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "text/convert_priv.h"
+#include "text/tokenizer_priv.h"
+
+enum { PATH_BYTES_MAX = 4096 };
+
+/* In the order in which they are looked for; TOKENIZER_FILE_NAMES says the same to people. */
+enum source_kind { SOURCE_JSON, SOURCE_MODEL, SOURCE_QWEN };
+static const struct source {
+	const char *name;
+	enum source_kind kind;
+} sources[] = {
+	{"tokenizer.json", SOURCE_JSON},  {"tokenizer.model", SOURCE_MODEL}, {"spiece.model", SOURCE_MODEL},
+	{"tiktoken.model", SOURCE_MODEL}, {"qwen.tiktoken", SOURCE_QWEN},
+};
+
+static enum err read_file(struct buf *out, const char *path, struct err_msg *em)
+{
+	FILE *f = fopen(path, "rb");
+	if (f == NULL)
+		return err_set(em, ERR_IO, "%s: %m", path);
+	enum err e = ERR_OK;
+	while (e == ERR_OK && !feof(f)) {
+		if (!buf_reserve(out, out->bytes + (1u << 16)))
+			e = err_set(em, ERR_NO_MEMORY, "%s: out of memory", path);
+		else
+			out->bytes += fread(out->data + out->bytes, 1, out->capacity - out->bytes, f);
+		if (e == ERR_OK && ferror(f))
+			e = err_set(em, ERR_IO, "%s: %m", path);
+	}
+	fclose(f);
+	return e;
+}
+
+enum err tokenizer_open_config(struct json_doc **out, const char *model_dir, const char *name,
+			       struct err_msg *em)
+{
+	char path[PATH_BYTES_MAX];
+	*out = NULL;
+	snprintf(path, sizeof(path), "%s/%s", model_dir, name);
+	return access(path, F_OK) == 0 ? json_parse_file(out, path, em) : ERR_OK;
+}
+
+static enum err find_source(char path[static PATH_BYTES_MAX], const char *model_dir, enum source_kind *kind,
+			    struct err_msg *em)
+{
+	for (size_t i = 0; i < COUNT_OF(sources); i++) {
+		*kind = sources[i].kind;
+		if ((size_t)snprintf(path, PATH_BYTES_MAX, "%s/%s", model_dir, sources[i].name) >=
+		    PATH_BYTES_MAX)
+			return err_set(em, ERR_IO, "the model's path is longer than %d bytes",
+				       PATH_BYTES_MAX);
+		if (access(path, F_OK) == 0)
+			return ERR_OK;
+	}
+	return err_set(em, ERR_IO, "%s has no tokenizer: no " TOKENIZER_FILE_NAMES, model_dir);
+}
+
+bool tokenizer_exists(const char *model_dir)
+{
+	char path[PATH_BYTES_MAX];
+	enum source_kind kind;
+	return find_source(path, model_dir, &kind, NULL) == ERR_OK;
+}
+
+/* The text of a tokenizer.json. */
+static enum err convert(struct buf *json, struct buf *text, enum source_kind kind, json_val config,
+			struct err_msg *em)
+{
+	if (convert_is_tiktoken(buf_cstr(text), text->bytes))
+		return convert_tiktoken(json, text->data, text->bytes, kind == SOURCE_QWEN, config, em);
+	return convert_sentencepiece(json, text->data, text->bytes, config, em);
+}
+
+static enum err load_one(struct tokenizer **out, const char *path, enum source_kind kind, json_val config,
+			 struct err_msg *em)
+{
+	struct buf text = {0}, json = {0};
+	enum err e = read_file(&text, path, em);
+	if (e != ERR_OK) {
+		buf_fini(&text);
+		return e;
+	}
+	if (kind != SOURCE_JSON)
+		e = convert(&json, &text, kind, config, em);
+	struct buf *parsed = kind != SOURCE_JSON ? &json : &text;
+	if (e == ERR_OK)
+		e = tokenizer_parse(out, buf_cstr(parsed), parsed->bytes, em);
+	if (e != ERR_OK)
+		err_prefix(em, "%s", path);
+	buf_fini(&text);
+	buf_fini(&json);
+	return e;
+}
+
+enum err tokenizer_files_load(struct tokenizer **out, const char *model_dir, json_val config,
+			      struct err_msg *em)
+{
+	char path[PATH_BYTES_MAX];
+	enum source_kind kind;
+	enum err e = find_source(path, model_dir, &kind, em);
+	if (e == ERR_OK)
+		e = load_one(out, path, kind, config, em);
+	return e;
+}
