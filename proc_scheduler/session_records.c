@@ -406,7 +406,8 @@ static bool hash_file(const char *path, u64 *hash)
 
 u64 session_journal_fingerprint(const char *model_dir)
 {
-	static const char *const names[] = {"tokenizer.json", "tokenizer.model", "vocab.json"};
+	static const char *const names[] = {"tokenizer.json", "tekken.json",   "tokenizer.model", "spiece.model",
+					    "tiktoken.model", "qwen.tiktoken", "vocab.json"};
 	char path[4352];
 	u64 hash;
 

@@ -13,6 +13,8 @@ MUST_CHECK enum err convert_sentencepiece(struct buf *out, const char *data, siz
 /* Lines "BASE64 RANK". `qwen`: with Qwen's pattern, which takes digits one by one; otherwise with Llama 3's. */
 MUST_CHECK enum err convert_tiktoken(struct buf *out, const char *data, size_t bytes, bool qwen, json_val config,
 				     struct err_msg *em);
+/* tekken.json. The names of bos and eos are those of mistral-common, "<s>" and "</s>". */
+MUST_CHECK enum err convert_tekken(struct buf *out, const char *data, size_t bytes, json_val config, struct err_msg *em);
 /* A SentencePiece model begins with a piece, a file of tiktoken with base64. */
 bool convert_is_tiktoken(const char *data, size_t bytes);
 

@@ -11,13 +11,13 @@
 enum { PATH_BYTES_MAX = 4096 };
 
 /* In the order in which they are looked for; TOKENIZER_FILE_NAMES says the same to people. */
-enum source_kind { SOURCE_JSON, SOURCE_MODEL, SOURCE_QWEN };
+enum source_kind { SOURCE_JSON, SOURCE_TEKKEN, SOURCE_MODEL, SOURCE_QWEN };
 static const struct source {
 	const char *name;
 	enum source_kind kind;
 } sources[] = {
-	{"tokenizer.json", SOURCE_JSON},  {"tokenizer.model", SOURCE_MODEL}, {"spiece.model", SOURCE_MODEL},
-	{"tiktoken.model", SOURCE_MODEL}, {"qwen.tiktoken", SOURCE_QWEN},
+	{"tokenizer.json", SOURCE_JSON}, {"tekken.json", SOURCE_TEKKEN},   {"tokenizer.model", SOURCE_MODEL},
+	{"spiece.model", SOURCE_MODEL},	 {"tiktoken.model", SOURCE_MODEL}, {"qwen.tiktoken", SOURCE_QWEN},
 };
 
 static enum err read_file(struct buf *out, const char *path, struct err_msg *em)
@@ -73,9 +73,18 @@ bool tokenizer_exists(const char *model_dir)
 static enum err convert(struct buf *json, struct buf *text, enum source_kind kind, json_val config,
 			struct err_msg *em)
 {
+	if (kind == SOURCE_TEKKEN)
+		return convert_tekken(json, buf_cstr(text), text->bytes, config, em);
 	if (convert_is_tiktoken(buf_cstr(text), text->bytes))
 		return convert_tiktoken(json, text->data, text->bytes, kind == SOURCE_QWEN, config, em);
 	return convert_sentencepiece(json, text->data, text->bytes, config, em);
+}
+
+/* A name that neither file has. */
+static void take_default(char **name, json_val config, json_val map, const char *key, const char *text)
+{
+	if (!json_present(json_get(config, key)) && !json_present(json_get(map, key)))
+		*name = strdup(text);
 }
 
 static enum err load_one(struct tokenizer **out, const char *path, enum source_kind kind, json_val config,
@@ -99,7 +108,7 @@ static enum err load_one(struct tokenizer **out, const char *path, enum source_k
 	return e;
 }
 
-enum err tokenizer_files_load(struct tokenizer **out, const char *model_dir, json_val config,
+enum err tokenizer_files_load(struct tokenizer **out, const char *model_dir, json_val config, json_val map,
 			      struct err_msg *em)
 {
 	char path[PATH_BYTES_MAX];
@@ -107,5 +116,9 @@ enum err tokenizer_files_load(struct tokenizer **out, const char *model_dir, jso
 	enum err e = find_source(path, model_dir, &kind, em);
 	if (e == ERR_OK)
 		e = load_one(out, path, kind, config, em);
+	if (e == ERR_OK && kind == SOURCE_TEKKEN) {
+		take_default(&(*out)->bos, config, map, "bos_token", "<s>");
+		take_default(&(*out)->eos, config, map, "eos_token", "</s>");
+	}
 	return e;
 }

@@ -107,7 +107,8 @@ enum err tokenizer_load(struct tokenizer **out, const char *model_dir, struct er
 	if (e == ERR_OK)
 		e = tokenizer_open_config(&map, model_dir, "special_tokens_map.json", em);
 	if (e == ERR_OK)
-		e = tokenizer_files_load(&t, model_dir, config != NULL ? json_root(config) : (json_val){NULL}, em);
+		e = tokenizer_files_load(&t, model_dir, config != NULL ? json_root(config) : (json_val){NULL},
+					 map != NULL ? json_root(map) : (json_val){NULL}, em);
 	if (e == ERR_OK && config != NULL)
 		take_names(t, json_root(config));
 	if (e == ERR_OK && config != NULL)

@@ -44,8 +44,10 @@ MUST_CHECK enum err model_kind_read(enum model_kind *out, json_val model, struct
 MUST_CHECK enum err vocab_load(struct tokenizer *t, json_val root, struct err_msg *em);
 /* A file of the folder that is not there gives NULL; one that is there must be right. */
 MUST_CHECK enum err tokenizer_open_config(struct json_doc **out, const char *model_dir, const char *name, struct err_msg *em);
-/* From the file of `model_dir` that holds the vocabulary. `config`: the root of tokenizer_config.json, or missing. ERR_IO,
- * ERR_FORMAT, ERR_UNSUPPORTED with the file named. Blocks for the file system. */
-MUST_CHECK enum err tokenizer_files_load(struct tokenizer **out, const char *model_dir, json_val config, struct err_msg *em);
+/* From the file of `model_dir` that holds the vocabulary. `config`, `map`: the roots of tokenizer_config.json and
+ * special_tokens_map.json, or missing. Sets bos and eos where only that file or its kind says them. ERR_IO, ERR_FORMAT,
+ * ERR_UNSUPPORTED with the file named. Blocks for the file system. */
+MUST_CHECK enum err tokenizer_files_load(struct tokenizer **out, const char *model_dir, json_val config, json_val map,
+					 struct err_msg *em);
 
 #endif

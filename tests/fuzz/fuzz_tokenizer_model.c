@@ -1,5 +1,6 @@
-/* Reading of tokenizer.model and tiktoken files from outside: what converts must load as tokenizer.json or be refused
- * with a reason. The first byte chooses the settings of tokenizer_config.json. */
+/* Reading of tokenizer.model, tiktoken files and tekken.json from outside: what converts
+ * must load as tokenizer.json or be refused with a reason. The first byte chooses the kind and the settings of
+ * tokenizer_config.json. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,6 +14,33 @@ static const char *const configs[] = {
 	"\"added_tokens_decoder\":{\"5\":{\"content\":\"<x>\",\"special\":true},\"7\":{\"content\":\"b\",\"lstrip\":true}}}"),
 	"{\"add_bos_token\":false,\"add_prefix_space\":false,\"tokenizer_class\":\"T5Tokenizer\",\"add_eos_token\":false}",
 };
+
+enum { KIND_TEKKEN = 0x20, QWEN = 0x80 };
+
+/* A tekken.json begins with the 256 bytes, which would be most of a short input: the first \x01 stands for them. */
+static enum err convert_expanded(struct buf *json, const char *data, size_t bytes, json_val config, struct err_msg *em)
+{
+	static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+	const char *mark = memchr(data, 1, bytes);
+	size_t before = mark != NULL ? (size_t)(mark - data) : bytes;
+	struct buf text = {0};
+	buf_append(&text, data, before);
+	for (u32 b = 0; mark != NULL && b < 256; b++)
+		buf_printf(&text, "{\"rank\":%u,\"token_bytes\":\"%c%c==\"},", b, digits[b >> 2], digits[(b & 3) << 4]);
+	if (mark != NULL)
+		buf_append(&text, mark + 1, bytes - before - 1);
+	enum err e = convert_tekken(json, buf_cstr(&text), text.bytes, config, em);
+	buf_fini(&text);
+	return e;
+}
+
+static enum err convert(struct buf *json, u8 kind, const char *model, size_t bytes, json_val config, struct err_msg *em)
+{
+	if (kind & KIND_TEKKEN)
+		return convert_expanded(json, model, bytes, config, em);
+	return convert_is_tiktoken(model, bytes) ? convert_tiktoken(json, model, bytes, kind & QWEN, config, em)
+						 : convert_sentencepiece(json, model, bytes, config, em);
+}
 
 static void try_text(const struct tokenizer *t)
 {
@@ -38,14 +66,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 	struct err_msg em = {.text = ""};
 	if (bytes == 0)
 		return 0;
-	u32 kind = data[0] % COUNT_OF(configs);
-	if (parsed[kind] == NULL && json_parse(&parsed[kind], configs[kind], strlen(configs[kind]), &em) != ERR_OK)
+	u32 chosen = data[0] & 0x1f;
+	chosen = chosen % COUNT_OF(configs);
+	if (parsed[chosen] == NULL && json_parse(&parsed[chosen], configs[chosen], strlen(configs[chosen]), &em) != ERR_OK)
 		abort();
-	json_val config = json_root(parsed[kind]);
-	const char *model = (const char *)data + 1;
-	enum err e = convert_is_tiktoken(model, bytes - 1)
-			     ? convert_tiktoken(&json, model, bytes - 1, data[0] & 128, config, &em)
-			     : convert_sentencepiece(&json, model, bytes - 1, config, &em);
+	json_val config = json_root(parsed[chosen]);
+	enum err e = convert(&json, data[0], (const char *)data + 1, bytes - 1, config, &em);
 	if (e == ERR_OK)
 		e = tokenizer_parse(&t, buf_cstr(&json), json.bytes, &em);
 	if (e == ERR_OK)

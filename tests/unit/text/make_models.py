@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Makes small tokenizers in the shape of published families (normalizers, pre-tokenizers, decoders and post-processors as
 those have them; vocabularies trained on this repository's documentation) with their vectors: ids and decoded text by
-Hugging Face tokenizers, sentencepiece and tiktoken. `make_models.py OUT --all` writes every family, for comparing
-(tokenizers_differential.py TERCET --data OUT); without --all those that the tests keep in tests/unit/text/models.
-Needs the packages tokenizers, sentencepiece and tiktoken."""
+Hugging Face tokenizers and transformers, sentencepiece, tiktoken and mistral-common. `make_models.py OUT --all` writes every
+family, for comparing (tokenizers_differential.py TERCET --data OUT); without --all those that the tests keep in
+tests/unit/text/models, or of them the one named by `--only`.
+Needs the packages tokenizers, sentencepiece and tiktoken, and for the last of the kept ones transformers and mistral-common."""
 import argparse
 import base64
 import contextlib
@@ -200,13 +201,16 @@ def texts(count, seed):
     return ["", " ", "The worker's step 12345 <|im_end|>", "  two  spaces\n\n\tand tabs"] + ["".join(r.choice(PIECES) for _ in range(r.randrange(1, 12))) for _ in range(count)]
 
 
-def write_vectors(folder, some, encode, decode, unknown=None):
+def write_vectors(folder, some, encode, decode, unknown=None, encode_special=None, decode_skip=None):
     with open(os.path.join(folder, "vectors.jsonl"), "w", encoding="utf-8") as f:
         for text in some:
             ids = encode(text)
             row = {"text": text, "ids": ids}
             if unknown is None or unknown not in ids:
                 row["decoded"] = decode(ids)
+            if encode_special is not None:
+                row["ids_special"] = encode_special(text)
+                row["decoded_skip_special"] = decode_skip(row["ids_special"])
             f.write(json.dumps(row) + "\n")
 
 
@@ -251,18 +255,42 @@ def write_tiktoken(out):
     write_vectors(folder, texts(80, 9), lambda t: encoding.encode(t, allowed_special="all"), encoding.decode)
 
 
+def write_tekken(out):
+    from mistral_common.tokens.tokenizers.tekken import Tekkenizer
+    from transformers.integrations.mistral.tokenizer import MistralConverter
+    with contextlib.redirect_stdout(io.StringIO()):
+        ranks = tiktoken._educational.bpe_train("\n".join(lines())[:12000], 340, TEKKEN, visualise=None)
+    special = [t["token_str"] for t in Tekkenizer.DEPRECATED_SPECIAL_TOKENS] + ["[THINK]", "[/THINK]"]
+    folder = os.path.join(out, "tekken")
+    os.makedirs(folder, exist_ok=True)
+    with open(os.path.join(folder, "tekken.json"), "w", encoding="utf-8") as f:
+        json.dump({"config": {"pattern": TEKKEN, "num_vocab_tokens": len(ranks), "default_vocab_size": 350, "default_num_special_tokens": 30, "version": "v11"},
+                   "vocab": [{"rank": rank, "token_bytes": base64.b64encode(token).decode(), "token_str": None} for token, rank in sorted(ranks.items(), key=lambda item: item[1])],
+                   "special_tokens": [{"rank": i, "token_str": str(getattr(t, "value", t)), "is_control": True} for i, t in enumerate(special)]}, f, separators=(",", ":"))
+    tok = MistralConverter(os.path.join(folder, "tekken.json")).converted()
+    common = Tekkenizer.from_file(os.path.join(folder, "tekken.json"))
+    some = texts(60, 11)
+    assert all(tok.encode(t).ids == common.encode(t, False, False) for t in some)
+    some += ["[INST] step [/INST]the worker</s>", "<SPECIAL_29>[THINK]a[/THINK]", "[INST", "<pad><unk>"]
+    write_vectors(folder, some, lambda t: tok.encode(t).ids, lambda ids: tok.decode(ids, skip_special_tokens=False), None,
+                  lambda t: [1] + tok.encode(t).ids, lambda ids: tok.decode(ids, skip_special_tokens=True))
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("out")
     parser.add_argument("--all", action="store_true")
+    parser.add_argument("--only")
     args = parser.parse_args()
     os.makedirs(args.out, exist_ok=True)
+    kept = {"sentencepiece-bpe": lambda: write_sentencepiece(args.out, "bpe"), "sentencepiece-unigram": lambda: write_sentencepiece(args.out, "unigram"), "tiktoken": lambda: write_tiktoken(args.out),
+            "tekken": lambda: write_tekken(args.out)}
     for name in FAMILIES if args.all else KEPT:
-        write_family(args.out, name, 900 if args.all else 400, 80)
-    if not args.all:
-        write_sentencepiece(args.out, "bpe")
-        write_sentencepiece(args.out, "unigram")
-        write_tiktoken(args.out)
+        if args.only in (None, name):
+            write_family(args.out, name, 900 if args.all else 400, 80)
+    for name, write in {} if args.all else kept.items():
+        if args.only in (None, name):
+            write()
 
 
 if __name__ == "__main__":

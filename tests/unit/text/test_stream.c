@@ -153,6 +153,7 @@ KEPT(mistral, "mistral")
 KEPT(sentencepiece_bpe, "sentencepiece-bpe")
 KEPT(sentencepiece_unigram, "sentencepiece-unigram")
 KEPT(tiktoken, "tiktoken")
+KEPT(tekken, "tekken")
 
 Test(stream, every_kind_of_decoder)
 {

@@ -1,0 +1,263 @@
+/* Vocabularies that come as tekken.json: their ids, and refusals. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "text/text.h"
+#include "text/unicode_priv.h"
+#include "vectors.h"
+
+#define PATTERN "\\\\p{L}+|\\\\p{N}|[^\\\\p{L}\\\\p{N}]"
+
+static char folder[] = "/tmp/tercet-vocab-XXXXXX";
+
+static void put(const char *name, const char *text, size_t bytes)
+{
+	char path[512];
+	snprintf(path, sizeof(path), "%s/%s", folder, name);
+	FILE *f = fopen(path, "wb");
+	cr_assert_not_null(f);
+	cr_assert_eq(fwrite(text, 1, bytes, f), bytes);
+	fclose(f);
+}
+
+static void make_folder(void)
+{
+	cr_assert_not_null(mkdtemp(folder));
+}
+
+static void remove_folder(void)
+{
+	static const char *const names[] = {"vocab.json",
+					    "merges.txt",
+					    "tekken.json",
+					    "tokenizer.json",
+					    "tokenizer_config.json",
+					    "special_tokens_map.json",
+					    "added_tokens.json",
+					    "config.json"};
+	char path[512];
+	for (size_t i = 0; i < COUNT_OF(names); i++) {
+		snprintf(path, sizeof(path), "%s/%s", folder, names[i]);
+		unlink(path);
+	}
+	rmdir(folder);
+}
+
+TestSuite(vocab_files, .init = make_folder, .fini = remove_folder);
+
+/* The ids of a text, joined by spaces; where the folder cannot be loaded, why. */
+static const char *ids_of(const char *text, u32 flags)
+{
+	static struct buf joined;
+	static struct err_msg em;
+	struct tokenizer *t = NULL;
+	struct text_scratch *s = NULL;
+	struct u32_vec ids = {0};
+	em.text[0] = '\0';
+	buf_clear(&joined);
+	if (tokenizer_load(&t, folder, &em) != ERR_OK) {
+		cr_assert_neq(em.text[0], '\0', "a refusal without a reason");
+		return em.text;
+	}
+	cr_assert(text_scratch_create(&s) == ERR_OK);
+	cr_assert(tokenizer_encode(t, s, text, strlen(text), flags, &ids, &em) == ERR_OK, "%s", em.text);
+	for (size_t i = 0; i < ids.count; i++)
+		buf_printf(&joined, "%s%u", i > 0 ? " " : "", ids.data[i]);
+	buf_printf(&joined, "|%s|%s", tokenizer_bos(t), tokenizer_eos(t));
+	u32_vec_fini(&ids);
+	text_scratch_free(&s);
+	tokenizer_free(&t);
+	return buf_cstr(&joined);
+}
+
+/* ---- tekken.json ---- */
+
+static void append_base64(struct buf *b, const char *data, size_t bytes)
+{
+	static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+	u32 bits = (u32)(u8)data[0] << 16 | (bytes > 1 ? (u32)(u8)data[1] << 8 : 0) |
+		   (bytes > 2 ? (u8)data[2] : 0);
+	for (u32 k = 0; k < 4; k++)
+		buf_append_char(b, k <= bytes ? digits[bits >> (18 - 6 * k) & 63] : '=');
+}
+
+/* The bytes, then `more` tokens of up to three bytes; `special` as JSON, or NULL. */
+static void put_tekken(const char *config, const char *const *more, const char *special)
+{
+	struct buf json = {0};
+	buf_printf(&json, "{\"config\":{\"pattern\":\"" PATTERN "\",%s},\"vocab\":[", config);
+	for (u32 rank = 0;; rank++) {
+		char byte = (char)rank;
+		const char *token = rank < 256 ? &byte : more[rank - 256];
+		if (token == NULL)
+			break;
+		buf_printf(&json, "%s{\"rank\":%u,\"token_bytes\":\"", rank > 0 ? "," : "", rank);
+		append_base64(&json, token, rank < 256 ? 1 : strlen(token));
+		buf_append_str(&json, "\",\"token_str\":null}");
+	}
+	buf_printf(&json, "]%s%s}", special != NULL ? ",\"special_tokens\":" : "",
+		   special != NULL ? special : "");
+	put("tekken.json", buf_cstr(&json), json.bytes);
+	buf_fini(&json);
+}
+
+#define SIZES(vocab, special) \
+	"\"default_vocab_size\":" #vocab ",\"default_num_special_tokens\":" #special ",\"version\":"
+static const char *const tokens[] = {"ab", "abb", "bc", NULL};
+
+Test(vocab_files, ids_of_tekken_are_special_tokens_then_ranks)
+{
+	put_tekken(SIZES(281, 22) "\"v3\"", tokens, NULL); /* as old files: 20 names, the rest filled up */
+	cr_assert_str_eq(ids_of("abbc bc", 0), "279 121 54 280|<s>|</s>");
+	cr_assert_str_eq(ids_of("[INST]<SPECIAL_20><SPECIAL_21>ab<pad><SPECIAL_22", TEXT_ADD_SPECIAL),
+			 "1 3 20 21 278 11 82 105 102 91 89 95 87 98 117 72 72|<s>|</s>");
+	put_tekken(SIZES(280, 22) "\"v3\"", tokens, NULL); /* cut */
+	cr_assert_str_eq(ids_of("abbc bc", 0), "279 121 54 120 121|<s>|</s>");
+	put_tekken(SIZES(262, 4) "\"v13\"", tokens,
+		   "[{\"rank\":1,\"token_str\":\"<s>\"},{\"rank\":0,\"token_str\":\"[T]\"},{\"rank\":2,"
+		   "\"token_str\":\"</s>\"}]");
+	cr_assert_str_eq(ids_of("[T]ab<SPECIAL_3>", TEXT_ADD_SPECIAL), "1 0 260 3|<s>|</s>");
+	static const char config[] = "{\"add_bos_token\":false,\"eos_token\":\"[T]\"}";
+	put("tokenizer_config.json", config, sizeof(config) - 1);
+	cr_assert_str_eq(ids_of("ab", TEXT_ADD_SPECIAL), "260|<s>|[T]");
+}
+
+Test(vocab_files, lies_of_tekken_are_told)
+{
+	static const char *const twice[] = {"ab", "ab", NULL}, *const collides[] = {"<s>", NULL};
+	static const char listed[] = "[{\"rank\":0,\"token_str\":\"<s>\"}]";
+	static const struct {
+		const char *config;
+		const char *const *more;
+		const char *special;
+		const char *wanted;
+	} lies[] = {
+		{SIZES(281, 22) "\"v11\"", tokens, NULL, "\"special_tokens\" is missing"},
+		{SIZES(281, 22) "3", tokens, NULL, "\"special_tokens\" is missing"},
+		{SIZES(270, 11) "\"v3\"", tokens, NULL, "config.default_num_special_tokens is 11"},
+		{SIZES(282, 22) "\"v3\"", tokens, NULL, "must be between 278 and 281"},
+		{SIZES(200, 22) "\"v3\"", tokens, NULL, "must be between 278 and 281"},
+		{SIZES(281, 70000) "\"v3\"", tokens, NULL,
+		 "config.default_num_special_tokens must be a number up to 65536"},
+		{SIZES("x", 22) "\"v3\"", tokens, NULL, "config.default_vocab_size must be a number"},
+		{SIZES(259, 1) "\"v13\"", twice, listed, "vocab[257] is the same token as vocab[256]"},
+		{SIZES(258, 1) "\"v13\"", collides, listed, "vocab[256] is the special token \"<s>\""},
+		{SIZES(259, 1) "\"v13\"", tokens, "{}",
+		 "\"special_tokens\" must be an array of at most 1 tokens"},
+		{SIZES(259, 1) "\"v13\"", tokens, "[{\"rank\":0,\"token_str\":\"\"}]",
+		 "each needs \"rank\" and \"token_str\""},
+		{SIZES(259, 1) "\"v13\"", tokens, "[{\"rank\":1,\"token_str\":\"a\"}]",
+		 "the rank 1 of \"a\" is out of range"},
+		{SIZES(260, 2) "\"v13\"", tokens,
+		 "[{\"rank\":0,\"token_str\":\"x\"},{\"rank\":0,\"token_str\":\"y\"}]",
+		 "the rank 0 of \"y\" is there twice"},
+		{SIZES(260, 2) "\"v13\"", tokens,
+		 "[{\"rank\":0,\"token_str\":\"x\"},{\"rank\":1,\"token_str\":\"x\"}]",
+		 "is the token of the ranks 0 and 1"},
+		{SIZES(260, 2) "\"v13\"", tokens, "[{\"rank\":0,\"token_str\":\"<SPECIAL_1>\"}]",
+		 "is the token of the ranks 0 and 1"},
+		{SIZES(259, 1) "\"v13\"", tokens, "[{\"rank\":0,\"token_str\":\"x\"}]",
+		 "vocab[120] is the special token \"x\""},
+		{SIZES(257, 1) "\"v13\"", tokens, "[{\"rank\":0,\"token_str\":\"<x>\"}]",
+		 "the token \"<s>\" that goes around every text"},
+	};
+	for (size_t i = 0; i < COUNT_OF(lies); i++) {
+		put_tekken(lies[i].config, lies[i].more, lies[i].special);
+		cr_assert(strstr(ids_of("a", 0), lies[i].wanted) != NULL, "\"%s\" instead of \"%s\"",
+			  ids_of("a", 0), lies[i].wanted);
+	}
+}
+
+Test(vocab_files, damaged_tekken_is_refused_with_the_part)
+{
+	static const struct {
+		const char *text;
+		const char *wanted;
+	} lies[] = {
+		{"", "tekken.json"},
+		{"{\"config\":", "tekken.json"},
+		{"[]", "must hold an object \"config\" and an array \"vocab\""},
+		{"{\"config\":{},\"vocab\":{}}", "must hold an object \"config\""},
+		{"{\"config\":{\"pattern\":\"\"},\"vocab\":[]}",
+		 "config.pattern must be a regular expression"},
+		{"{\"config\":{\"pattern\":\"a\"},\"vocab\":[]}",
+		 "config.default_vocab_size must be a number"},
+		{"{\"config\":{\"pattern\":\"a\",\"default_vocab_size\":5,\"default_num_special_tokens\":1},"
+		 "\"vocab\":[]}",
+		 "must be between"},
+	};
+	for (size_t i = 0; i < COUNT_OF(lies); i++) {
+		put("tekken.json", lies[i].text, strlen(lies[i].text));
+		cr_assert(strstr(ids_of("a", 0), lies[i].wanted) != NULL, "\"%s\" instead of \"%s\"",
+			  ids_of("a", 0), lies[i].wanted);
+	}
+}
+
+/* One token of an otherwise right file, as JSON. */
+static void put_with(u32 at, const char *entry)
+{
+	struct buf json = {0};
+	buf_append_str(&json,
+		       "{\"config\":{\"pattern\":\"" PATTERN "\"," SIZES(276, 20) "\"v3\"},\"vocab\":[");
+	for (u32 rank = 0; rank < 256; rank++) {
+		char byte = (char)rank;
+		buf_append_str(&json, rank > 0 ? "," : "");
+		if (rank == at) {
+			buf_append_str(&json, entry);
+			continue;
+		}
+		buf_printf(&json, "{\"rank\":%u,\"token_bytes\":\"", rank);
+		append_base64(&json, &byte, 1);
+		buf_append_str(&json, "\"}");
+	}
+	buf_append_str(&json, "]}");
+	put("tekken.json", buf_cstr(&json), json.bytes);
+	buf_fini(&json);
+}
+
+Test(vocab_files, tokens_of_tekken_are_checked)
+{
+	static const struct {
+		const char *entry;
+		const char *wanted;
+	} lies[] = {
+		{"{\"rank\":4,\"token_bytes\":\"Aw==\"}", "vocab[3]: \"rank\" must be 3"},
+		{"{\"token_bytes\":\"Aw==\"}", "vocab[3]: \"rank\" must be 3"},
+		{"3", "vocab[3]: \"rank\" must be 3"},
+		{"{\"rank\":3,\"token_bytes\":\"A!==\"}", "vocab[3]: \"token_bytes\" must be base64"},
+		{"{\"rank\":3,\"token_bytes\":\"\"}", "vocab[3]: \"token_bytes\" must be base64"},
+		{"{\"rank\":3}", "vocab[3]: \"token_bytes\" must be base64"},
+		{"{\"rank\":3,\"token_bytes\":\"BQ==\"}",
+		 "vocab[3]: the first 256 tokens must be the bytes in their order"},
+	};
+	for (size_t i = 0; i < COUNT_OF(lies); i++) {
+		put_with(3, lies[i].entry);
+		cr_assert(strstr(ids_of("a", 0), lies[i].wanted) != NULL, "\"%s\" instead of \"%s\"",
+			  ids_of("a", 0), lies[i].wanted);
+	}
+	put_with(256, "");
+	cr_assert_str_eq(ids_of("a", 0), "117|<s>|</s>");
+}
+
+/* ---- streams and bytes ---- */
+
+Test(vocab_files, bytes_that_are_no_utf8_are_replaced_and_special_tokens_left_out)
+{
+	static const u32 ids[] = {1, 0xe4 + 22, 0xbd + 22, 0xa0 + 22, 0xff + 22, 2, 0xe4 + 22};
+	struct tokenizer *t = NULL;
+	struct err_msg em = {.text = ""};
+	struct buf all = {0}, skipped = {0};
+	put_tekken(SIZES(281, 22) "\"v3\"", tokens, NULL);
+	cr_assert(tokenizer_load(&t, folder, &em) == ERR_OK, "%s", em.text);
+	tokenizer_decode(t, ids, COUNT_OF(ids), false, &all);
+	tokenizer_decode(t, ids, COUNT_OF(ids), true, &skipped);
+	cr_assert_str_eq(buf_cstr(&all), "<s>\xe4\xbd\xa0\xef\xbf\xbd</s>\xef\xbf\xbd");
+	cr_assert_str_eq(buf_cstr(&skipped), "\xe4\xbd\xa0\xef\xbf\xbd\xef\xbf\xbd");
+	cr_assert(tokenizer_is_special(t, 21) && !tokenizer_is_special(t, 22));
+	cr_assert_eq(tokenizer_vocab_size(t), 281u);
+	buf_fini(&all);
+	buf_fini(&skipped);
+	tokenizer_free(&t);
+}
