@@ -132,9 +132,13 @@ void convert_write_added(struct json_writer *w, const struct convert_added *adde
 		json_key(w, "content");
 		json_write_string(w, added[i].text, added[i].bytes);
 		write_flag(w, "special", added[i].special);
-		write_flag(w, "normalized", false);
+		write_flag(w, "normalized", added[i].normalized);
 		if (added[i].rstrip)
 			write_flag(w, "rstrip", true);
+		if (added[i].lstrip)
+			write_flag(w, "lstrip", true);
+		if (added[i].single_word)
+			write_flag(w, "single_word", true);
 		json_object_end(w);
 	}
 	for (struct json_iter it = json_iterate(decoder); json_next(&it);) {

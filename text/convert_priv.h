@@ -15,6 +15,25 @@ MUST_CHECK enum err convert_tiktoken(struct buf *out, const char *data, size_t b
 				     struct err_msg *em);
 /* tekken.json. The names of bos and eos are those of mistral-common, "<s>" and "</s>". */
 MUST_CHECK enum err convert_tekken(struct buf *out, const char *data, size_t bytes, json_val config, struct err_msg *em);
+/* vocab.json and merges.txt: byte-level BPE. What is in other files, as their roots, or missing. */
+struct convert_vocab_files {
+	const char *vocab;
+	size_t vocab_bytes;
+	const char *merges;
+	size_t merges_bytes;
+	json_val config; /* tokenizer_config.json */
+	json_val map;	 /* special_tokens_map.json */
+	json_val added;	 /* added_tokens.json */
+	json_val model;	 /* config.json */
+};
+/* What these files and the tokenizer's class call bos and eos; owned by the caller, NULL: nothing. */
+struct convert_names {
+	char *bos;
+	char *eos;
+};
+/* As above; messages name the file. */
+MUST_CHECK enum err convert_vocab_merges(struct buf *out, const struct convert_vocab_files *f, struct convert_names *names,
+					 struct err_msg *em);
 /* A SentencePiece model begins with a piece, a file of tiktoken with base64. */
 bool convert_is_tiktoken(const char *data, size_t bytes);
 
@@ -63,6 +82,9 @@ struct convert_added {
 	u32 id;
 	bool special;
 	bool rstrip; /* takes the spaces behind it along */
+	bool lstrip;
+	bool single_word;
+	bool normalized; /* looked for in the normalised text instead */
 };
 /* Writes "added_tokens": those of the model, then "added_tokens_decoder" of the configuration. */
 void convert_write_added(struct json_writer *w, const struct convert_added *added, size_t count, json_val config);

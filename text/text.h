@@ -16,7 +16,8 @@ struct text_scratch;
 
 /* The files that may hold a model's vocabulary, in the order in which they are looked for: for messages. */
 #define TOKENIZER_FILE_NAMES                                                                                   \
-	"tokenizer.json, tekken.json, tokenizer.model, spiece.model, tiktoken.model, qwen.tiktoken"
+	"tokenizer.json, tekken.json, tokenizer.model, spiece.model, tiktoken.model, qwen.tiktoken, " \
+	"vocab.json with merges.txt"
 
 /* From the first of them in MODEL_DIR (docs/TEXT.md), with tokenizer_config.json and special_tokens_map.json. ERR_IO,
  * ERR_FORMAT, ERR_UNSUPPORTED with the file and the part named. The caller owns `*out`. */

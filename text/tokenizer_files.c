@@ -11,13 +11,14 @@
 enum { PATH_BYTES_MAX = 4096 };
 
 /* In the order in which they are looked for; TOKENIZER_FILE_NAMES says the same to people. */
-enum source_kind { SOURCE_JSON, SOURCE_TEKKEN, SOURCE_MODEL, SOURCE_QWEN };
+enum source_kind { SOURCE_JSON, SOURCE_TEKKEN, SOURCE_MODEL, SOURCE_QWEN, SOURCE_VOCAB };
 static const struct source {
 	const char *name;
 	enum source_kind kind;
 } sources[] = {
 	{"tokenizer.json", SOURCE_JSON}, {"tekken.json", SOURCE_TEKKEN},   {"tokenizer.model", SOURCE_MODEL},
 	{"spiece.model", SOURCE_MODEL},	 {"tiktoken.model", SOURCE_MODEL}, {"qwen.tiktoken", SOURCE_QWEN},
+	{"vocab.json", SOURCE_VOCAB},
 };
 
 static enum err read_file(struct buf *out, const char *path, struct err_msg *em)
@@ -108,6 +109,85 @@ static enum err load_one(struct tokenizer **out, const char *path, enum source_k
 	return e;
 }
 
+/* ---- vocab.json and what is beside it ---- */
+
+/* The files are named in the converter's messages. */
+struct vocab_files {
+	struct buf vocab;
+	struct buf merges;
+	struct json_doc *added;
+	struct json_doc *model;
+};
+
+static enum err read_beside(struct buf *out, const char *model_dir, const char *name, struct err_msg *em)
+{
+	char path[PATH_BYTES_MAX];
+	if ((size_t)snprintf(path, sizeof(path), "%s/%s", model_dir, name) >= sizeof(path))
+		return err_set(em, ERR_IO, "the model's path is longer than %d bytes", PATH_BYTES_MAX);
+	return read_file(out, path, em);
+}
+
+/* config.json may hold Python's Infinity. */
+static enum err open_python(struct json_doc **out, const char *model_dir, const char *name,
+			    struct err_msg *em)
+{
+	char path[PATH_BYTES_MAX];
+	snprintf(path, sizeof(path), "%s/%s", model_dir, name);
+	return access(path, F_OK) == 0 ? json_parse_python_file(out, path, em) : ERR_OK;
+}
+
+static json_val root_of(const struct json_doc *doc)
+{
+	return doc != NULL ? json_root(doc) : (json_val){NULL};
+}
+
+static enum err convert_beside(struct tokenizer **out, const struct vocab_files *files,
+			       struct convert_vocab_files *f, const char *model_dir, struct err_msg *em)
+{
+	struct convert_names names = {0};
+	struct buf json = {0};
+	f->vocab = files->vocab.data;
+	f->vocab_bytes = files->vocab.bytes;
+	f->merges = files->merges.data;
+	f->merges_bytes = files->merges.bytes;
+	f->added = root_of(files->added);
+	f->model = root_of(files->model);
+	enum err e = convert_vocab_merges(&json, f, &names, em);
+	if (e == ERR_OK)
+		e = tokenizer_parse(out, buf_cstr(&json), json.bytes, em);
+	if (e == ERR_OK) {
+		(*out)->bos = names.bos;
+		(*out)->eos = names.eos;
+	} else {
+		err_prefix(em, "%s", model_dir);
+		free(names.bos);
+		free(names.eos);
+	}
+	buf_fini(&json);
+	return e;
+}
+
+static enum err load_vocab(struct tokenizer **out, const char *model_dir, json_val config, json_val map,
+			   struct err_msg *em)
+{
+	struct vocab_files files = {0};
+	struct convert_vocab_files f = {.config = config, .map = map};
+	enum err e = read_beside(&files.vocab, model_dir, "vocab.json", em);
+	if (e == ERR_OK)
+		e = read_beside(&files.merges, model_dir, "merges.txt", em);
+	if (e == ERR_OK)
+		e = tokenizer_open_config(&files.added, model_dir, "added_tokens.json", em);
+	if (e == ERR_OK)
+		e = open_python(&files.model, model_dir, "config.json", em);
+	if (e == ERR_OK)
+		e = convert_beside(out, &files, &f, model_dir, em);
+	buf_fini(&files.vocab);
+	buf_fini(&files.merges);
+	json_free(&files.added);
+	json_free(&files.model);
+	return e;
+}
+
 enum err tokenizer_files_load(struct tokenizer **out, const char *model_dir, json_val config, json_val map,
 			      struct err_msg *em)
 {
@@ -115,7 +195,8 @@ enum err tokenizer_files_load(struct tokenizer **out, const char *model_dir, jso
 	enum source_kind kind;
 	enum err e = find_source(path, model_dir, &kind, em);
 	if (e == ERR_OK)
-		e = load_one(out, path, kind, config, em);
+		e = kind == SOURCE_VOCAB ? load_vocab(out, model_dir, config, map, em)
+					 : load_one(out, path, kind, config, em);
 	if (e == ERR_OK && kind == SOURCE_TEKKEN) {
 		take_default(&(*out)->bos, config, map, "bos_token", "<s>");
 		take_default(&(*out)->eos, config, map, "eos_token", "</s>");

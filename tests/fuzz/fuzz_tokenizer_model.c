@@ -1,4 +1,4 @@
-/* Reading of tokenizer.model, tiktoken files and tekken.json from outside: what converts
+/* Reading of tokenizer.model, tiktoken files, tekken.json, and vocab.json with the files beside it, from outside: what converts
  * must load as tokenizer.json or be refused with a reason. The first byte chooses the kind and the settings of
  * tokenizer_config.json. */
 #include <stdlib.h>
@@ -13,9 +13,43 @@ static const char *const configs[] = {
 	("{\"legacy\":true,\"add_bos_token\":true,\"add_eos_token\":true,\"bos_token\":\"a\",\"eos_token\":{\"content\":\"b\"},"
 	"\"added_tokens_decoder\":{\"5\":{\"content\":\"<x>\",\"special\":true},\"7\":{\"content\":\"b\",\"lstrip\":true}}}"),
 	"{\"add_bos_token\":false,\"add_prefix_space\":false,\"tokenizer_class\":\"T5Tokenizer\",\"add_eos_token\":false}",
+	"{\"tokenizer_class\":\"Qwen2Tokenizer\",\"add_eos_token\":true,\"additional_special_tokens\":[\"<x>\",{\"content\":\"<y>\"}]}",
+	"{\"tokenizer_class\":\"RobertaTokenizer\",\"add_prefix_space\":true,\"image_token\":\"<x>\",\"mask_token\":{\"content\":\"c\",\"lstrip\":true}}",
 };
 
-enum { KIND_TEKKEN = 0x20, QWEN = 0x80 };
+enum { KIND_TEKKEN = 0x20, KIND_VOCAB = 0x40, QWEN = 0x80, VOCAB_PARTS = 4 };
+
+/* vocab.json, merges.txt, special_tokens_map.json and added_tokens.json, with a NUL between. */
+static enum err convert_parts(struct buf *json, const char *data, size_t bytes, json_val config, struct err_msg *em)
+{
+	struct convert_vocab_files f = {.config = config};
+	struct convert_names names;
+	struct json_doc *docs[VOCAB_PARTS] = {NULL};
+	const char *parts[VOCAB_PARTS] = {"", "", "", ""}, *end = data + bytes;
+	size_t sizes[VOCAB_PARTS] = {0};
+	struct err_msg ignored;
+	for (int i = 0; i < VOCAB_PARTS && data < end; i++) {
+		const char *stop = i < VOCAB_PARTS - 1 ? memchr(data, '\0', (size_t)(end - data)) : NULL;
+		parts[i] = data;
+		sizes[i] = (size_t)((stop != NULL ? stop : end) - data);
+		data += sizes[i] + (stop != NULL);
+	}
+	for (int i = 2; i < VOCAB_PARTS; i++)
+		if (json_parse(&docs[i], parts[i], sizes[i], &ignored) != ERR_OK)
+			docs[i] = NULL;
+	f.vocab = parts[0];
+	f.vocab_bytes = sizes[0];
+	f.merges = parts[1];
+	f.merges_bytes = sizes[1];
+	f.map = docs[2] != NULL ? json_root(docs[2]) : (json_val){NULL};
+	f.added = docs[3] != NULL ? json_root(docs[3]) : (json_val){NULL};
+	enum err e = convert_vocab_merges(json, &f, &names, em);
+	free(names.bos);
+	free(names.eos);
+	json_free(&docs[2]);
+	json_free(&docs[3]);
+	return e;
+}
 
 /* A tekken.json begins with the 256 bytes, which would be most of a short input: the first \x01 stands for them. */
 static enum err convert_expanded(struct buf *json, const char *data, size_t bytes, json_val config, struct err_msg *em)
@@ -38,6 +72,8 @@ static enum err convert(struct buf *json, u8 kind, const char *model, size_t byt
 {
 	if (kind & KIND_TEKKEN)
 		return convert_expanded(json, model, bytes, config, em);
+	if (kind & KIND_VOCAB)
+		return convert_parts(json, model, bytes, config, em);
 	return convert_is_tiktoken(model, bytes) ? convert_tiktoken(json, model, bytes, kind & QWEN, config, em)
 						 : convert_sentencepiece(json, model, bytes, config, em);
 }

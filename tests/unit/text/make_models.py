@@ -4,7 +4,7 @@ those have them; vocabularies trained on this repository's documentation) with t
 Hugging Face tokenizers and transformers, sentencepiece, tiktoken and mistral-common. `make_models.py OUT --all` writes every
 family, for comparing (tokenizers_differential.py TERCET --data OUT); without --all those that the tests keep in
 tests/unit/text/models, or of them the one named by `--only`.
-Needs the packages tokenizers, sentencepiece and tiktoken, and for the last of the kept ones transformers and mistral-common."""
+Needs the packages tokenizers, sentencepiece and tiktoken, and for the last three of the kept ones transformers and mistral-common."""
 import argparse
 import base64
 import contextlib
@@ -255,6 +255,50 @@ def write_tiktoken(out):
     write_vectors(folder, texts(80, 9), lambda t: encoding.encode(t, allowed_special="all"), encoding.decode)
 
 
+def write_old_files(out, name, vocab, merges, files):
+    """vocab.json and merges.txt with what is beside them; the vectors are of the class that transformers takes for them."""
+    from transformers import AutoTokenizer
+    folder = os.path.join(out, name)
+    os.makedirs(folder, exist_ok=True)
+    for file, content in dict(files, **{"vocab.json": vocab}).items():
+        with open(os.path.join(folder, file), "w", encoding="utf-8") as f:
+            json.dump(content, f, ensure_ascii=False, separators=(",", ":"))
+    with open(os.path.join(folder, "merges.txt"), "w", encoding="utf-8") as f:
+        f.write("#version: 0.2\n" + "".join("%s %s\n" % tuple(m) for m in merges))
+    tok = AutoTokenizer.from_pretrained(folder)._tokenizer
+    some = texts(60, 10) + ["".join(t for t in tok.get_vocab() if "<" in t and len(t) > 3), "a </s>b <pad> <|im_end|>\n<plain>", "Don't  stop 2025\r\n"]
+    write_vectors(folder, some, lambda t: tok.encode(t, add_special_tokens=False).ids, lambda ids: tok.decode(ids, skip_special_tokens=False), None,
+                  lambda t: tok.encode(t).ids, lambda ids: tok.decode(ids, skip_special_tokens=True))
+
+
+def trained_bytes(pattern, size):
+    tok = Tokenizer(models.BPE())
+    tok.pre_tokenizer = pattern
+    tok.train_from_iterator(lines(), trainers.BpeTrainer(vocab_size=size, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False))
+    model = json.loads(tok.to_str())["model"]
+    return model["vocab"], model["merges"]
+
+
+def write_opt(out):
+    """As OPT has them: special tokens in the vocabulary, one of them in front of every text."""
+    vocab, merges = trained_bytes(pre_tokenizers.ByteLevel(add_prefix_space=False), 400)
+    vocab = dict({t: i for i, t in enumerate(["<s>", "<pad>", "</s>", "<unk>"])}, **{t: i + 4 for t, i in vocab.items()})
+    end, pad = ({"content": t, "single_word": False, "lstrip": False, "rstrip": False, "normalized": True} for t in ("</s>", "<pad>"))
+    config = {"bos_token": end, "eos_token": end, "unk_token": end, "pad_token": pad}
+    config = {key: dict(value, __type="AddedToken") for key, value in config.items()}
+    config.update({"errors": "replace", "add_prefix_space": False, "add_bos_token": True, "tokenizer_class": "GPT2Tokenizer"})
+    write_old_files(out, "opt", vocab, merges, {"config.json": {"model_type": "opt"}, "tokenizer_config.json": config,
+                                                "special_tokens_map.json": {"bos_token": end, "eos_token": end, "unk_token": end, "pad_token": pad}})
+
+
+def write_qwen(out):
+    """As Qwen's first ones: the class by the model's type, added tokens in a file of their own."""
+    vocab, merges = trained_bytes(seq(split(QWEN), BYTES), 400)
+    names = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<plain>"]
+    write_old_files(out, "qwen-vocab", vocab, merges, {"config.json": {"model_type": "qwen2"}, "added_tokens.json": {t: len(vocab) + i for i, t in enumerate(names)},
+                                                       "special_tokens_map.json": {"eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>", "additional_special_tokens": ["<|im_start|>", "<|im_end|>"]}})
+
+
 def write_tekken(out):
     from mistral_common.tokens.tokenizers.tekken import Tekkenizer
     from transformers.integrations.mistral.tokenizer import MistralConverter
@@ -284,7 +328,7 @@ def main():
     args = parser.parse_args()
     os.makedirs(args.out, exist_ok=True)
     kept = {"sentencepiece-bpe": lambda: write_sentencepiece(args.out, "bpe"), "sentencepiece-unigram": lambda: write_sentencepiece(args.out, "unigram"), "tiktoken": lambda: write_tiktoken(args.out),
-            "tekken": lambda: write_tekken(args.out)}
+            "opt": lambda: write_opt(args.out), "qwen-vocab": lambda: write_qwen(args.out), "tekken": lambda: write_tekken(args.out)}
     for name in FAMILIES if args.all else KEPT:
         if args.only in (None, name):
             write_family(args.out, name, 900 if args.all else 400, 80)

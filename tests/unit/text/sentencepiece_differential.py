@@ -36,9 +36,9 @@ def lines():
     yield from ["héé 你好 你好 한국 ﬁ ½ é"] * 20
 
 
-def tercet(binary, folder, rows):
+def tercet(binary, folder, rows, *flags):
     data = "".join(json.dumps(row) + "\n" for row in rows)
-    out = subprocess.run([binary, "tokenize", "--model", folder, "--jsonl", "-"], input=data.encode(), capture_output=True)
+    out = subprocess.run([binary, "tokenize", "--model", folder, "--jsonl", "-", *flags], input=data.encode(), capture_output=True)
     if out.returncode != 0:
         sys.exit(out.stderr.decode())
     return [json.loads(line) for line in out.stdout.decode().split("\n") if line]

@@ -153,6 +153,8 @@ KEPT(mistral, "mistral")
 KEPT(sentencepiece_bpe, "sentencepiece-bpe")
 KEPT(sentencepiece_unigram, "sentencepiece-unigram")
 KEPT(tiktoken, "tiktoken")
+KEPT(opt, "opt")
+KEPT(qwen_vocab, "qwen-vocab")
 KEPT(tekken, "tekken")
 
 Test(stream, every_kind_of_decoder)

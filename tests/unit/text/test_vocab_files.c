@@ -1,4 +1,5 @@
-/* Vocabularies that come as tekken.json: their ids, and refusals. */
+/* Vocabularies that come as vocab.json and merges.txt or as tekken.json: which file is taken, what the other
+ * files say of the special tokens, and refusals. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
@@ -9,6 +10,13 @@
 #include "vectors.h"
 
 #define PATTERN "\\\\p{L}+|\\\\p{N}|[^\\\\p{L}\\\\p{N}]"
+#define GPT2	"\"tokenizer_class\":\"GPT2Tokenizer\""
+
+struct file {
+	const char *name;
+	const char *text; /* NULL: none */
+};
+enum { FILES_MAX = 6 };
 
 static char folder[] = "/tmp/tercet-vocab-XXXXXX";
 
@@ -72,6 +80,185 @@ static const char *ids_of(const char *text, u32 flags)
 	return buf_cstr(&joined);
 }
 
+/* ---- vocab.json and merges.txt ---- */
+
+#define VOCAB  "{\"a\":0,\"b\":1,\"ab\":2,\"abb\":3,\"\xc4\xa0\":4,\"<|endoftext|>\":5,\"#\":6,\"##\":7}"
+#define MERGES "#version: 0.2\na b\nab b\n"
+
+static void put_vocab(const char *vocab, const char *merges, const struct file *others)
+{
+	put("vocab.json", vocab, strlen(vocab));
+	put("merges.txt", merges, strlen(merges));
+	for (const struct file *f = others; f != NULL && f->name != NULL; f++)
+		put(f->name, f->text, strlen(f->text));
+}
+
+Test(vocab_files, merges_have_any_ends_of_lines)
+{
+	static const char *const same[] = {MERGES, "a b\nab b", "#version: 0.2\r\na b\r\n\r\nab b\r\n",
+					   "\n\na b\n#version x\nab b\n\n"};
+	for (size_t i = 0; i < COUNT_OF(same); i++) {
+		put_vocab(VOCAB, same[i], NULL);
+		cr_assert_str_eq(ids_of("abb ab", 0), "3 4 2|<|endoftext|>|<|endoftext|>", "%zu", i);
+	}
+	put_vocab(VOCAB, "#version: 0.2\n# #\n", NULL); /* no comment */
+	cr_assert_str_eq(ids_of("##", 0), "7|<|endoftext|>|<|endoftext|>");
+}
+
+Test(vocab_files, lies_of_merges_are_told_by_line)
+{
+	static const struct {
+		const char *merges;
+		const char *wanted;
+	} lies[] = {
+		{"a b\na", "merges.txt line 2 (\"a\"): must be two tokens"},
+		{"a b c\n", "merges.txt line 1 (\"a b c\"): must be two tokens"},
+		{"a b \n", "must be two tokens"},
+		{" a\n", "must be two tokens"},
+		{"#version: 0.2\n\na x\n",
+		 "merges.txt line 3 (\"a x\"): the right token is not in vocab.json"},
+		{"x b\n", "the left token is not in vocab.json"},
+		{"b a\n", "what the two make is not in vocab.json"},
+		{"a \xff\n", "merges.txt line 1 is no valid UTF-8"},
+	};
+	for (size_t i = 0; i < COUNT_OF(lies); i++) {
+		put_vocab(VOCAB, lies[i].merges, NULL);
+		cr_assert(strstr(ids_of("a", 0), lies[i].wanted) != NULL, "\"%s\" instead of \"%s\"",
+			  ids_of("a", 0), lies[i].wanted);
+	}
+}
+
+Test(vocab_files, lies_of_the_vocabulary_are_told_by_token)
+{
+	static const struct {
+		const char *vocab;
+		const char *wanted;
+	} lies[] = {
+		{"{\"a\":0,\"b\":1", "vocab.json: "},
+		{"", "vocab.json: "},
+		{"[\"a\"]", "vocab.json must hold an object"},
+		{"{}", "vocab.json must hold an object"},
+		{"{\"a\":\"0\"}", "vocab.json: the id of \"a\" must be a number"},
+		{"{\"a\":-1}", "vocab.json: the id of \"a\" must be a number"},
+		{"{\"a\":1.5}", "vocab.json: the id of \"a\" must be a number"},
+		{"{\"a\":0,\"b\":0}", "vocab.json: \"a\" and \"b\" have the same id, 0"},
+		{"{\"a\":0,\"a\":1}", "vocab.json: \"a\" is there twice"},
+		{"{\"a\":0,\"b\":70000}", "vocab.json: the id 70000 is out of range for 2 tokens"},
+		{"{\"a\":18446744073709551615}", "is out of range"},
+		{"{\"a\\u0000\":0}", "has a NUL in it"},
+		{"{\"\xff\":0}", "vocab.json: "},
+	};
+	for (size_t i = 0; i < COUNT_OF(lies); i++) {
+		put_vocab(lies[i].vocab, "", NULL);
+		cr_assert(strstr(ids_of("a", 0), lies[i].wanted) != NULL, "\"%s\" instead of \"%s\"",
+			  ids_of("a", 0), lies[i].wanted);
+	}
+	put_vocab("{\"a\":3,\"b\":9}", "", NULL); /* holes are none; what is added goes behind the highest */
+	cr_assert_str_eq(ids_of("ba<|endoftext|>", 0), "9 3 10|<|endoftext|>|<|endoftext|>");
+}
+
+Test(vocab_files, tokens_around_a_text_are_as_the_files_say)
+{
+	static const struct {
+		struct file others[FILES_MAX];
+		const char *wanted; /* of "a<x> b" */
+	} rows[] = {
+		{{{0}}, "0 4 1|<|endoftext|>|<|endoftext|>"}, /* what is not in the vocabulary vanishes, as in
+								 the Hugging Face library */
+		{{{"tokenizer_config.json",
+		   "{" GPT2 ",\"add_bos_token\":true,\"add_eos_token\":true,\"eos_token\":\"b\"}"}},
+		 "5 0 4 1 1|<|endoftext|>|b"},
+		{{{"tokenizer_config.json", "{" GPT2 ",\"add_bos_token\":true,\"bos_token\":null}"}},
+		 "0 4 1||<|endoftext|>"},
+		{{{"tokenizer_config.json", "{" GPT2 ",\"add_prefix_space\":true,\"pad_token\":{\"content\":"
+					    "\"<x>\",\"__type\":\"AddedToken\"}}"}},
+		 "4 0 8 4 1|<|endoftext|>|<|endoftext|>"},
+		{{{"special_tokens_map.json", "{\"bos_token\":{\"content\":\"<x>\",\"rstrip\":true}}"}},
+		 "0 8 1|<x>|<|endoftext|>"},
+		{{{"added_tokens.json", "{\"<x>\":11}"}}, "0 11 4 1|<|endoftext|>|<|endoftext|>"},
+		{{{"tokenizer_config.json", "{" GPT2 ",\"bos_token\":\"a\"}"},
+		  {"special_tokens_map.json", "{\"bos_token\":\"b\"}"}},
+		 "0 4 1|b|<|endoftext|>"},
+		/* a file with added_tokens_decoder is a newer one: the map and added_tokens.json are not
+		   asked */
+		{{{"tokenizer_config.json", "{" GPT2 ",\"bos_token\":\"a\",\"added_tokens_decoder\":{\"9\":{"
+					    "\"content\":\"<x>\",\"lstrip\":true}}}"},
+		  {"special_tokens_map.json", "{\"bos_token\":\"b\"}"},
+		  {"added_tokens.json", "{\"<x>\":11}"}},
+		 "0 9 4 1|a|<|endoftext|>"},
+		{{{"tokenizer_config.json", "{" GPT2 ",\"additional_special_tokens\":[\"<y>\",{\"content\":"
+					    "\"<x>\"}],\"image_token\":\"<i>\"}"}},
+		 "0 10 4 1|<|endoftext|>|<|endoftext|>"},
+		{{{"tokenizer_config.json",
+		   "{\"tokenizer_class\":\"RobertaTokenizerFast\",\"cls_token\":\"a\",\"sep_token\":\"b\"}"}},
+		 "0 0 4 1 1|<s>|</s>"},
+		{{{"config.json", "{\"model_type\":\"qwen2\",\"x\":Infinity}"}}, "0 4 1||<|endoftext|>"},
+	};
+	for (size_t i = 0; i < COUNT_OF(rows); i++) {
+		put_vocab(VOCAB, MERGES, rows[i].others);
+		cr_assert_str_eq(ids_of("a<x> b", TEXT_ADD_SPECIAL), rows[i].wanted, "row %zu: %s", i,
+				 ids_of("a<x> b", TEXT_ADD_SPECIAL));
+		remove_folder();
+		strcpy(folder + strlen(folder) - 6, "XXXXXX");
+		make_folder();
+	}
+}
+
+Test(vocab_files, what_other_files_contradict_is_refused)
+{
+	static const struct {
+		struct file others[FILES_MAX];
+		const char *wanted;
+	} rows[] = {
+		{{{"tokenizer_config.json", "{\"tokenizer_class\":\"CLIPTokenizer\"}"}},
+		 "class CLIPTokenizer is not supported (supported: GPT2Tokenizer"},
+		{{{"tokenizer_config.json", "{\"tokenizer_class\":\"PreTrainedTokenizerFast\"}"}},
+		 "class PreTrainedTokenizerFast is not supported"},
+		{{{"config.json", "{\"tokenizer_class\":\"MarianTokenizer\"}"}},
+		 "class MarianTokenizer is not supported"},
+		{{{"config.json", "{\"model_type\":\"whisper\"}"}}, "type \"whisper\" has is not known"},
+		{{{"added_tokens.json", "{\"<x>\":0}"}},
+		 "the added token \"<x>\" has the id 0, which is that of \"a\""},
+		{{{"added_tokens.json", "{\"<x>\":8,\"<y>\":8}"}},
+		 "the added tokens \"<x>\" and \"<y>\" have the same id, 8"},
+		{{{"added_tokens.json", "{\"<x>\":\"8\"}"}},
+		 "added_tokens.json: the id of \"<x>\" must be a number"},
+		{{{"added_tokens.json", "{\"<x>\":900000}"}}, "900000"},
+		{{{"added_tokens.json", "{\"<x>\""}}, "added_tokens.json"},
+		{{{"added_tokens.json", "[\"<x>\"]"}}, "added_tokens.json must hold an object"},
+		{{{"tokenizer_config.json", "{\"added_tokens_decoder\":[3]}"}},
+		 "added_tokens_decoder must be an object, got array"},
+		{{{"tokenizer_config.json", "[1]"},
+		  {"special_tokens_map.json", "[2]"},
+		  {"config.json", "[]"},
+		  {"added_tokens.json", "{\"<x>\":5}"}},
+		 "the added token \"<x>\" has the id 5"},
+		{{{"tokenizer_config.json", "{\"added_tokens_decoder\":{\"x\":{\"content\":\"<x>\"}}}"}},
+		 "added_tokens_decoder must be"},
+		{{{"tokenizer_config.json", "{\"added_tokens_decoder\":{\"8\":\"<x>\"}}"}},
+		 "added_tokens_decoder must be"},
+	};
+	for (size_t i = 0; i < COUNT_OF(rows); i++) {
+		put_vocab(VOCAB, MERGES, rows[i].others);
+		cr_assert(strstr(ids_of("a", 0), rows[i].wanted) != NULL, "\"%s\" instead of \"%s\"",
+			  ids_of("a", 0), rows[i].wanted);
+		remove_folder();
+		strcpy(folder + strlen(folder) - 6, "XXXXXX");
+		make_folder();
+	}
+}
+
+Test(vocab_files, a_folder_without_any_is_told_all_names)
+{
+	cr_assert_not(tokenizer_exists(folder));
+	cr_assert(strstr(ids_of("a", 0),
+			 "has no tokenizer: no tokenizer.json, tekken.json, tokenizer.model, spiece.model, "
+			 "tiktoken.model, qwen.tiktoken, vocab.json with merges.txt") != NULL);
+	put("vocab.json", VOCAB, strlen(VOCAB));
+	cr_assert(tokenizer_exists(folder));
+	cr_assert(strstr(ids_of("a", 0), "merges.txt: No such file") != NULL, "%s", ids_of("a", 0));
+}
+
 /* ---- tekken.json ---- */
 
 static void append_base64(struct buf *b, const char *data, size_t bytes)
@@ -122,6 +309,17 @@ Test(vocab_files, ids_of_tekken_are_special_tokens_then_ranks)
 	static const char config[] = "{\"add_bos_token\":false,\"eos_token\":\"[T]\"}";
 	put("tokenizer_config.json", config, sizeof(config) - 1);
 	cr_assert_str_eq(ids_of("ab", TEXT_ADD_SPECIAL), "260|<s>|[T]");
+}
+
+Test(vocab_files, tekken_stands_behind_tokenizer_json_and_before_the_others)
+{
+	static const char json[] =
+		"{\"model\":{\"type\":\"WordLevel\",\"vocab\":{\"ab\":7},\"unk_token\":\"ab\"}}";
+	put_vocab(VOCAB, MERGES, NULL);
+	put_tekken(SIZES(281, 22) "\"v3\"", tokens, NULL);
+	cr_assert_str_eq(ids_of("ab", 0), "278|<s>|</s>");
+	put("tokenizer.json", json, sizeof(json) - 1);
+	cr_assert_str_eq(ids_of("ab", 0), "7||");
 }
 
 Test(vocab_files, lies_of_tekken_are_told)
