@@ -52,6 +52,9 @@ static enum err done(const struct buf *out)
 
 /* ---- normal forms ---- */
 
+/* The code below the first final consonant composes with nothing; utf8proc (2.8) takes it for none and drops it. */
+enum { HANGUL_T_BASE = 0x11a7 };
+
 /* One stretch through utf8proc; `form` is its option mask. */
 static enum err map_stretch(u32 form, const char *text, size_t bytes, struct buf *out)
 {
@@ -65,10 +68,15 @@ static enum err map_stretch(u32 form, const char *text, size_t bytes, struct buf
 			return ERR_NO_MEMORY;
 		n = utf8proc_decompose((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)bytes, codes, n, form);
 	}
-	if (n > 0)
-		n = utf8proc_normalize_utf32(codes, n, form);
-	for (utf8proc_ssize_t i = 0; i < n; i++)
-		put_char(out, (u32)codes[i]);
+	for (utf8proc_ssize_t at = 0; at < n;) {
+		utf8proc_ssize_t end = at + 1;
+		while (end < n && codes[end] != HANGUL_T_BASE)
+			end++;
+		utf8proc_ssize_t left = utf8proc_normalize_utf32(codes + at, end - at, form);
+		for (utf8proc_ssize_t i = at; i < at + left; i++)
+			put_char(out, (u32)codes[i]);
+		at = end;
+	}
 	if (codes != stack)
 		free(codes);
 	return n < 0 ? ERR_TOO_LONG : done(out);
