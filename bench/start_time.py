@@ -25,7 +25,8 @@ OTHER_BYTES = 256 << 20  # what an engine takes beside the weights
 def warm_up(model):
     """Bytes of the checkpoint's tensors."""
     total = 0
-    for path in sorted(pathlib.Path(model).glob("*.safetensors")):
+    folder = pathlib.Path(model)
+    for path in sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin")):
         with open(path, "rb", buffering=0) as file:
             while block := file.read(1 << 24):
                 total += len(block)

@@ -17,7 +17,7 @@ static const struct {
 	{"hf-token", "nothing is downloaded: give the model's local folder, or the name of a download"},
 	{"override-generation-config", "use --generation-config FOLDER, with a generation_config.json of your own in it"},
 	{"hf-overrides", "edit the config.json of the model folder"},
-	{"load-format", "safetensors and GGUF files are read, whichever the model is: leave it away"},
+	{"load-format", "safetensors, GGUF and PyTorch files are read, whichever the model is: leave it away"},
 	{"enable-chunked-prefill", "prompts are always computed in chunks of up to --max-num-batched-tokens: leave it away"},
 	{"no-enable-chunked-prefill", "prompts are always computed in chunks of up to --max-num-batched-tokens"},
 	{"enable-auto-tool-choice", "tools need no switch: leave it away (--tool-call-parser says in which form a model calls)"},

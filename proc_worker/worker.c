@@ -280,7 +280,7 @@ enum err worker_create(struct worker **out, const struct options *o, u32 rank, s
 			       "--run-dir is missing: the directory of the engine's sockets");
 	if (!o->model[0])
 		return err_set(em, ERR_INVALID,
-			       "--model is missing: a directory with config.json and safetensors");
+			       "--model is missing: a directory with config.json and weights");
 	struct worker *w = calloc(1, sizeof(*w));
 	if (!w)
 		return err_set(em, ERR_NO_MEMORY, "out of memory");

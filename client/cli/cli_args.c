@@ -54,7 +54,7 @@ static enum err check_folder(const char *path, struct err_msg *em)
 	if (!S_ISDIR(st.st_mode))
 		return err_set(em, ERR_NOT_FOUND,
 			       "the model %.300s is a file; it must be the directory with config.json, "
-			       "*.safetensors and "
+			       "*.safetensors (or pytorch_model*.bin) and "
 			       "tokenizer.json, or a file *.gguf",
 			       path);
 	if ((size_t)snprintf(config, sizeof(config), "%s/config.json", path) >= sizeof(config))
@@ -62,8 +62,8 @@ static enum err check_folder(const char *path, struct err_msg *em)
 	bool has_config = access(config, F_OK) == 0;
 	if (!has_config || !tokenizer_exists(path))
 		return err_set(em, ERR_NOT_FOUND,
-			       "the model directory %.300s has no %s; it must hold config.json, *.safetensors and a tokenizer "
-			       "(" TOKENIZER_FILE_NAMES "), or a file *.gguf",
+			       "the model directory %.300s has no %s; it must hold config.json, *.safetensors (or pytorch_model*.bin) and a "
+			       "tokenizer (" TOKENIZER_FILE_NAMES "), or a file *.gguf",
 			       path, has_config ? "tokenizer" : "config.json");
 	return ERR_OK;
 }

@@ -11,13 +11,14 @@
 #include "proc_worker/model/weights_priv.h"
 
 enum { NAME_BYTES = 256 };
-static const char FILE_NAME[] = "adapter_model.safetensors", PREFIX[] = "base_model.model.";
+static const char FILE_NAME[] = "adapter_model.safetensors", OLDER_NAME[] = "adapter_model.bin", PREFIX[] = "base_model.model.";
 
 /* One adapter in the making. The first pass checks and counts, with `memory` NULL; the second fills. */
 struct loading {
 	const struct weights_plan *plan;
 	const struct lora_config *config;
 	const struct safetensors *file;
+	const char *file_name;
 	struct weights_reader reader;
 	struct lora_adapter *adapter;
 	bool *seen; /* [tensors of the file] */
@@ -72,7 +73,7 @@ static enum err check_shape(const struct st_tensor *t, u32 rows, u32 columns, co
 static enum err check_pair(const struct loading *l, const struct pair *p, u32 rows, u32 columns, struct err_msg *em)
 {
 	if (!p->a || !p->b)
-		return err_set(em, ERR_FORMAT, "%s: lora_%c of %s is missing", FILE_NAME, p->a ? 'B' : 'A', p->module);
+		return err_set(em, ERR_FORMAT, "%s: lora_%c of %s is missing", l->file_name, p->a ? 'B' : 'A', p->module);
 	if (p->rank > l->rank_max)
 		return err_set(em, ERR_INVALID, "%s has rank %u; --max-lora-rank is %u, and must be at least that", p->module,
 			       p->rank, l->rank_max);
@@ -95,12 +96,12 @@ static enum err check_use(const struct loading *l, const struct pair *p, u32 lay
 
 	enum err e = lora_config_use(l->config, p->module, layer, &use, &by, em);
 	if (!e && !t && use == LORA_USE_YES)
-		return err_set(em, ERR_FORMAT, "%s has no matrices of %s, which target_modules names", FILE_NAME, p->module);
+		return err_set(em, ERR_FORMAT, "%s has no matrices of %s, which target_modules names", l->file_name, p->module);
 	if (!e && t && use == LORA_USE_NO)
 		return err_set(em, ERR_FORMAT,
 			       "%s has tensor %s, but by \"%s\" of adapter_config.json %s stays as the model has it; one of the two has to "
 			       "go",
-			       FILE_NAME, t->name, by, p->module);
+			       l->file_name, t->name, by, p->module);
 	return e;
 }
 
@@ -267,8 +268,8 @@ static enum err check_all_seen(const struct loading *l, struct err_msg *em)
 				       "%s: tensor %s cannot be used: adapters change the projections q, k, v, o, gate, up and down of "
 				       "the model's %u layers, and of mixtures of experts those of attention alone, by pairs lora_A and "
 				       "lora_B",
-				       FILE_NAME, safetensors_at(l->file, i)->name, l->plan->config->layers);
-	return count ? ERR_OK : err_set(em, ERR_FORMAT, "%s is empty", FILE_NAME);
+				       l->file_name, safetensors_at(l->file, i)->name, l->plan->config->layers);
+	return count ? ERR_OK : err_set(em, ERR_FORMAT, "%s is empty", l->file_name);
 }
 
 static enum err allocate(struct loading *l, struct err_msg *em)
@@ -302,6 +303,22 @@ static enum err load_file(struct loading *l, struct err_msg *em)
 	return e ? e : load_layers(l, em);
 }
 
+/* The matrices of the adapter in `dir`: of a file of safetensors, or where there is none one of torch.save. */
+static enum err open_matrices(struct loading *l, struct safetensors **out, const char *dir, struct err_msg *em)
+{
+	struct err_msg older;
+
+	l->file_name = FILE_NAME;
+	enum err e = safetensors_open_file(out, dir, FILE_NAME, em);
+	if (e != ERR_NOT_FOUND)
+		return e;
+	enum err of_older = safetensors_open_file(out, dir, OLDER_NAME, &older);
+	if (of_older == ERR_NOT_FOUND)
+		return err_set(em, e, "%s holds neither %s nor %s", dir, FILE_NAME, OLDER_NAME);
+	l->file_name = OLDER_NAME;
+	return of_older ? err_set(em, of_older, "%s", older.text) : ERR_OK;
+}
+
 static enum err load_adapter(struct lora_set *s, u32 index, const struct lora_module *m, u32 rank_max,
 			     const struct weights_plan *plan, struct err_msg *em)
 {
@@ -313,7 +330,7 @@ static enum err load_adapter(struct lora_set *s, u32 index, const struct lora_mo
 	if (!e)
 		e = lora_check_config(&config, plan, em);
 	if (!e)
-		e = safetensors_open_file(&file, m->path, FILE_NAME, em);
+		e = open_matrices(&l, &file, m->path, em);
 	l.file = file;
 	if (!e)
 		e = load_file(&l, em);

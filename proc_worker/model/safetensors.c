@@ -16,6 +16,8 @@
 #include "common/json.h"
 #include "common/region.h"
 #include "proc_worker/model/gguf_names.h"
+#include "proc_worker/model/safetensors_priv.h"
+#include "proc_worker/model/torch_file.h"
 
 enum {
 	FILES_MAX = 4096,
@@ -23,15 +25,23 @@ enum {
 	HEADER_BYTES_MAX = 100 * 1000 * 1000, /* the format's own limit */
 };
 
-static const char SINGLE_FILE[] = "model.safetensors";
-static const char INDEX_FILE[] = "model.safetensors.index.json";
 static const char GGUF_FILE[] = "model.gguf";
+
+/* How checkpoints of a format are named, and how a file is read. */
+struct format {
+	const char *single, *index;
+	bool torch; /* of torch.save */
+};
+
+static const struct format SAFETENSORS = {"model.safetensors", "model.safetensors.index.json", false};
+static const struct format TORCH = {"pytorch_model.bin", "pytorch_model.bin.index.json", true};
 
 struct st_file {
 	const char *name;
 	const char *map;
 	u64 bytes;
-	u64 data_begin;
+	u64 data_begin; /* of safetensors */
+	u64 header_hash; /* of all that is not data */
 	i64 changed[2]; /* seconds and nanoseconds */
 };
 
@@ -69,6 +79,19 @@ void safetensors_print_shape(char *out, size_t bytes, const u64 *shape, u32 dims
 		snprintf(out + used, bytes - used, "]");
 }
 
+bool safetensors_set_type(struct st_tensor *t, const char *name, u32 *bits)
+{
+	for (size_t i = 0; i < COUNT_OF(DTYPES); i++)
+		if (!strcmp(DTYPES[i].name, name)) {
+			t->dtype_name = DTYPES[i].name;
+			t->usable = DTYPES[i].usable;
+			t->dtype = DTYPES[i].dtype;
+			*bits = DTYPES[i].bits;
+			return true;
+		}
+	return false;
+}
+
 /* ---------------------------------------------------------------- one file */
 
 static enum err check_length(const char *path, u64 bytes, struct err_msg *em)
@@ -102,7 +125,8 @@ static enum err map_file(struct st_file *f, const char *dir, struct err_msg *em)
 	f->bytes = (u64)st.st_size;
 	f->changed[0] = st.st_mtim.tv_sec;
 	f->changed[1] = st.st_mtim.tv_nsec;
-	e = check_length(path, f->bytes, em);
+	if (f->bytes == 0)
+		e = err_set(em, ERR_FORMAT, "%s: the file is empty", path);
 	if (e)
 		goto out;
 	void *map = mmap(NULL, f->bytes, PROT_READ, MAP_SHARED, fd, 0);
@@ -142,14 +166,9 @@ static enum err read_dtype(struct st_tensor *t, json_val dtype, u32 *bits, struc
 {
 	const char *name = json_cstr(dtype, "");
 
-	for (size_t i = 0; i < COUNT_OF(DTYPES); i++)
-		if (json_string_equals(dtype, DTYPES[i].name)) {
-			t->dtype_name = DTYPES[i].name;
-			t->usable = DTYPES[i].usable;
-			t->dtype = DTYPES[i].dtype;
-			*bits = DTYPES[i].bits;
-			return ERR_OK;
-		}
+	/* one with a NUL in it is none, whatever it begins with */
+	if (json_string_equals(dtype, name) && safetensors_set_type(t, name, bits))
+		return ERR_OK;
 	return err_set(em, ERR_FORMAT, "unknown \"dtype\" '%.32s'", name);
 }
 
@@ -271,6 +290,9 @@ static enum err read_header(struct safetensors *st, struct st_file *f, struct er
 	struct json_doc *doc = NULL;
 	u64 header;
 
+	enum err e = check_length(f->name, f->bytes, em);
+	if (e)
+		return e;
 	memcpy(&header, f->map, sizeof(header)); /* little-endian, as every host we run on */
 	if (!memcmp(f->map, "version ", sizeof(header)))
 		return err_set(em, ERR_FORMAT, "%s: a pointer of Git LFS instead of the file itself; fetch that by \"git lfs pull\"",
@@ -282,7 +304,8 @@ static enum err read_header(struct safetensors *st, struct st_file *f, struct er
 		return err_set(em, ERR_FORMAT, "%s: truncated: its header has %llu bytes, the file %llu",
 			       f->name, (unsigned long long)header, (unsigned long long)f->bytes);
 	f->data_begin = 8 + header;
-	enum err e = json_parse(&doc, f->map + 8, header, em);
+	f->header_hash = XXH3_64bits(f->map, f->data_begin);
+	e = json_parse(&doc, f->map + 8, header, em);
 	if (!e && json_type(json_root(doc)) != JSON_OBJECT)
 		e = err_set(em, ERR_FORMAT, "must be an object, found %s", json_type_name(json_root(doc)));
 	if (e)
@@ -293,7 +316,23 @@ static enum err read_header(struct safetensors *st, struct st_file *f, struct er
 	return e;
 }
 
-static enum err add_file(struct safetensors *st, const char *dir, const char *name, struct err_msg *em)
+/* Of torch.save. */
+static enum err read_torch(struct safetensors *st, struct st_file *f, struct err_msg *em)
+{
+	struct st_tensor *tensors;
+	u32 count;
+
+	enum err e = torch_file_read(&tensors, &count, &f->header_hash, f->name, f->map, f->bytes, &st->arena, em);
+	if (!e)
+		e = grow_tensors(st, count, em);
+	if (!e)
+		memcpy(st->tensors + st->tensor_count, tensors, count * sizeof(*tensors));
+	st->tensor_count += e ? 0 : count;
+	free(tensors);
+	return e;
+}
+
+static enum err add_file(struct safetensors *st, const char *dir, const char *name, bool torch, struct err_msg *em)
 {
 	if (st->file_count == st->file_capacity) {
 		u32 capacity = st->file_capacity ? 2 * st->file_capacity : 8;
@@ -313,7 +352,7 @@ static enum err add_file(struct safetensors *st, const char *dir, const char *na
 	if (e)
 		return e;
 	st->file_count++;
-	return read_header(st, f, em);
+	return torch ? read_torch(st, f, em) : read_header(st, f, em);
 }
 
 /* ---------------------------------------------------------------- the checkpoint */
@@ -344,26 +383,26 @@ static enum err sort_tensors(struct safetensors *st, struct err_msg *em)
 	return ERR_OK;
 }
 
-static enum err open_shards(struct safetensors *st, const char *dir, json_val map, struct err_msg *em)
+static enum err open_shards(struct safetensors *st, const char *dir, const struct format *format, json_val map, struct err_msg *em)
 {
 	if (json_type(map) != JSON_OBJECT)
-		return err_set(em, ERR_FORMAT, "%s: \"weight_map\" must be an object, found %s", INDEX_FILE,
+		return err_set(em, ERR_FORMAT, "%s: \"weight_map\" must be an object, found %s", format->index,
 			       json_type_name(map));
 	const char *nul = json_text_with_nul(map);
 	if (nul)
-		return refuse_nul(INDEX_FILE, nul, em);
+		return refuse_nul(format->index, nul, em);
 	for (struct json_iter it = json_iterate(map); json_next(&it);) {
 		const char *shard = json_cstr(it.value, "");
 		if (!*shard || strchr(shard, '/'))
 			return err_set(em, ERR_FORMAT,
 				       "%s: the shard of %.200s is '%.200s'; it must be a file name",
-				       INDEX_FILE, it.key, shard);
+				       format->index, it.key, shard);
 		if (has_file(st, shard))
 			continue;
-		enum err e = add_file(st, dir, shard, em);
+		enum err e = add_file(st, dir, shard, format->torch, em);
 		if (e == ERR_NOT_FOUND)
 			return err_set(em, e, "%s names shard %.200s (for tensor %.200s), which is not in %s",
-				       INDEX_FILE, shard, it.key, dir);
+				       format->index, shard, it.key, dir);
 		if (e)
 			return e;
 	}
@@ -375,7 +414,7 @@ static enum err open_shards(struct safetensors *st, const char *dir, json_val ma
 		const char *shard = json_cstr(it.value, "");
 		if (!t || strcmp(t->file, shard))
 			return err_set(em, ERR_FORMAT,
-				       "%s says that tensor %.200s is in %.200s, but it is %s", INDEX_FILE,
+				       "%s says that tensor %.200s is in %.200s, but it is %s", format->index,
 				       it.key, shard, t ? "elsewhere" : "in no shard");
 	}
 	return ERR_OK;
@@ -393,33 +432,50 @@ static enum err open_gguf(struct safetensors *st, const char *path, struct err_m
 	return e ? e : sort_tensors(st, em);
 }
 
-static enum err open_checkpoint(struct safetensors *st, const char *dir, struct err_msg *em)
+/* The one file of the format, or its shards. ERR_NOT_FOUND, and *there false: there is neither. */
+static enum err open_format(struct safetensors *st, const char *dir, const struct format *format, bool *there, struct err_msg *em)
 {
-	char path[4096], gguf[4096];
+	char path[4096];
 	struct json_doc *doc = NULL;
 	struct stat info;
 
-	if ((size_t)snprintf(path, sizeof(path), "%s/%s", dir, INDEX_FILE) >= sizeof(path))
+	*there = true;
+	if ((size_t)snprintf(path, sizeof(path), "%s/%s", dir, format->index) >= sizeof(path))
 		return err_set(em, ERR_TOO_LONG, "the model's path is longer than %zu bytes",
 			       sizeof(path) - 1);
-	enum err e = add_file(st, dir, SINGLE_FILE, em);
+	enum err e = add_file(st, dir, format->single, format->torch, em);
 	if (!e)
 		return sort_tensors(st, em);
 	if (e != ERR_NOT_FOUND)
 		return e;
-	snprintf(gguf, sizeof(gguf), "%s/%s", dir, GGUF_FILE); /* shorter than the other */
-	if (stat(path, &info) < 0 && lstat(gguf, &info) == 0) /* a link that leads nowhere is named when it is opened */
-		return open_gguf(st, gguf, em);
-	if (stat(path, &info) < 0)
-		return err_set(em, ERR_NOT_FOUND,
-			       "%s holds neither %s nor %s nor %s; other formats (pytorch_model.bin) are not read: save the "
-			       "model with safetensors", dir,
-			       SINGLE_FILE, INDEX_FILE, GGUF_FILE);
+	*there = stat(path, &info) == 0;
+	if (!*there)
+		return e;
 	e = json_parse_file(&doc, path, em);
 	if (!e)
-		e = open_shards(st, dir, json_get(json_root(doc), "weight_map"), em);
+		e = open_shards(st, dir, format, json_get(json_root(doc), "weight_map"), em);
 	json_free(&doc);
 	return e;
+}
+
+/* Formats in turn: a folder that has several is read from the first of them. */
+static enum err open_checkpoint(struct safetensors *st, const char *dir, struct err_msg *em)
+{
+	char gguf[4096];
+	struct stat info;
+	bool there;
+
+	enum err e = open_format(st, dir, &SAFETENSORS, &there, em);
+	if (there)
+		return e;
+	snprintf(gguf, sizeof(gguf), "%s/%s", dir, GGUF_FILE); /* shorter than the index of safetensors, which fits */
+	if (lstat(gguf, &info) == 0) /* a link that leads nowhere is named when it is opened */
+		return open_gguf(st, gguf, em);
+	e = open_format(st, dir, &TORCH, &there, em);
+	if (there)
+		return e;
+	return err_set(em, ERR_NOT_FOUND, "%s holds neither %s nor %s, nor %s, nor %s nor %s; save the model with safetensors", dir, SAFETENSORS.single,
+		       SAFETENSORS.index, GGUF_FILE, TORCH.single, TORCH.index);
 }
 
 enum err safetensors_open(struct safetensors **out, const char *dir, struct err_msg *em)
@@ -436,13 +492,20 @@ enum err safetensors_open(struct safetensors **out, const char *dir, struct err_
 	return e;
 }
 
+static bool has_end(const char *text, const char *end)
+{
+	const size_t bytes = strlen(text), end_bytes = strlen(end);
+
+	return bytes >= end_bytes && !strcmp(text + bytes - end_bytes, end);
+}
+
 enum err safetensors_open_file(struct safetensors **out, const char *dir, const char *file, struct err_msg *em)
 {
 	*out = NULL;
 	struct safetensors *st = calloc(1, sizeof(*st));
 	if (!st)
 		return err_set(em, ERR_NO_MEMORY, "out of memory");
-	enum err e = add_file(st, dir, file, em);
+	enum err e = add_file(st, dir, file, has_end(file, ".bin"), em);
 	if (e == ERR_NOT_FOUND)
 		err_set(em, e, "%s holds no %s", dir, file);
 	if (!e)
@@ -491,7 +554,7 @@ u64 safetensors_identity(const struct safetensors *st)
 		hash = XXH3_64bits_withSeed(f->name, strlen(f->name) + 1, hash);
 		hash = XXH3_64bits_withSeed(&f->bytes, sizeof(f->bytes), hash);
 		hash = XXH3_64bits_withSeed(f->changed, sizeof(f->changed), hash);
-		hash = XXH3_64bits_withSeed(f->map, f->data_begin, hash);
+		hash = XXH3_64bits_withSeed(&f->header_hash, sizeof(f->header_hash), hash);
 	}
 	return hash;
 }
@@ -535,9 +598,7 @@ enum err safetensors_check(const void *file, size_t bytes, struct err_msg *em)
 	struct safetensors st = {0};
 	struct st_file f = {.name = "file", .map = file, .bytes = bytes};
 
-	enum err e = check_length("file", bytes, em);
-	if (!e)
-		e = read_header(&st, &f, em);
+	enum err e = read_header(&st, &f, em);
 	if (!e)
 		e = sort_tensors(&st, em);
 	free(st.tensors);

@@ -1,5 +1,6 @@
 /* Checkpoints in the safetensors format (github.com/huggingface/safetensors): one file, or shards with an
- * index; or else in ggml's format (common/gguf.h), under the names that they would have there. The files are mapped, not read; a header that lies is found here and not by a fault later. */
+ * index; or else in ggml's format (common/gguf.h), under the names that they would have there; or else in PyTorch's (torch_file.h).
+ * The files are mapped, not read; a header that lies is found here and not by a fault later. */
 #ifndef TERCET_PROC_WORKER_MODEL_SAFETENSORS_H
 #define TERCET_PROC_WORKER_MODEL_SAFETENSORS_H
 
@@ -13,7 +14,7 @@ enum { ST_DIMS_MAX = 8 };
 struct st_tensor {
 	const char *name;
 	const char *file;	/* the shard's name, for messages */
-	const char *dtype_name; /* "BF16", ... as in the file */
+	const char *dtype_name; /* "BF16", ... as in a file of safetensors */
 	u32 block_type;		/* of a GGUF file: enum gguf_type; else 0 */
 	u32 dims;
 	u64 shape[ST_DIMS_MAX];
@@ -36,12 +37,13 @@ static inline const u8 *safetensors_row(const struct st_tensor *t, u64 row, u64 
 struct safetensors;
 
 /* Maps model.safetensors of `dir`, or every shard that model.safetensors.index.json names, or where there is neither model.gguf (with
- * the files beside it, if it has such), and checks the headers: lengths, types, shapes, offsets inside the file, no overlap, no gap. ERR_NOT_FOUND: no checkpoint,
+ * the files beside it, if it has such), or else pytorch_model.bin or the shards of pytorch_model.bin.index.json, and checks the headers: lengths,
+ * types, shapes, offsets inside the file, no overlap, no gap (tensors of torch.save may share memory). ERR_NOT_FOUND: no checkpoint,
  * or a shard is missing. ERR_FORMAT: names file and tensor, what was found and what was expected. ERR_UNSUPPORTED: a
- * GGUF file of an architecture whose tensors' names are not known. ERR_IO, ERR_NO_MEMORY. The caller owns `*out`; tensors live as long
- * as it does. */
+ * GGUF file of an architecture whose tensors' names are not known, or as torch_file_read. ERR_IO, ERR_NO_MEMORY. The caller owns `*out`; tensors
+ * live as long as it does. */
 MUST_CHECK enum err safetensors_open(struct safetensors **out, const char *dir, struct err_msg *em);
-/* The same for the one file `dir`/`file`. */
+/* The same for the one file `dir`/`file`: of torch.save if its name ends in ".bin", else of safetensors. */
 MUST_CHECK enum err safetensors_open_file(struct safetensors **out, const char *dir, const char *file, struct err_msg *em);
 void safetensors_close(struct safetensors **st);
 
