@@ -18,10 +18,10 @@ static float *carve(char *base, size_t *offset, size_t count)
 	return region_carve(base, offset, count * sizeof(float));
 }
 
-void altup_lay_out(struct decoder *d, char *base, size_t *offset)
+void altup_lay_out(struct decoder *d, char *base, size_t *offset, size_t tokens, size_t rows)
 {
 	const struct altup_config *c = &d->config.model->altup;
-	const size_t tokens = d->config.tokens_max, rows = d->config.logit_rows_max, hidden = d->config.model->hidden, n = c->streams;
+	const size_t hidden = d->config.model->hidden, n = c->streams;
 	const size_t most = tokens > rows ? tokens : rows;
 
 	if (!n)

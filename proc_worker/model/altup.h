@@ -7,8 +7,9 @@
 
 #include "proc_worker/model/decoder.h"
 
-/* Lays out d->altup in the decoder's memory from `*offset` on, which moves behind it. Nothing where the family has one stream. */
-void altup_lay_out(struct decoder *d, char *base, size_t *offset);
+/* Lays out d->altup in the decoder's memory from `*offset` on, which moves behind it, for so many tokens of a step and rows of logits. Nothing
+ * where the family has one stream. */
+void altup_lay_out(struct decoder *d, char *base, size_t *offset, size_t tokens, size_t rows);
 
 /* The errors of the following are those of ops. `tokens`: of the step, or what it was narrowed to. */
 

@@ -659,7 +659,8 @@ static enum err layer(struct decoder *d, u32 index, const struct inputs *in, con
 enum err decoder_forward(struct decoder *d, const struct inputs *in, const struct kern_kv *kv,
 			 struct err_msg *em)
 {
-	ASSERT(in->tokens > 0 && in->tokens <= d->config.tokens_max);
+	ASSERT(in->tokens > 0);
+	decoder_lay_out(d, in->tokens);
 	d->rope_rows = rope_tables_rows(d->config.rope, in);
 	d->narrowed = false;
 	d->pending = false;

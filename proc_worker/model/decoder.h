@@ -32,18 +32,18 @@ struct decoder_config {
 
 /* Of families with arch.altup: altup.h. */
 struct altup_memory {
-	float *streams; /* [tokens_max][streams][hidden]; NULL: there is one stream, which is decoder.x */
-	float *routed;	/* [tokens_max][streams] */
+	float *streams; /* [tokens of the step][streams][hidden]; NULL: there is one stream, which is decoder.x */
+	float *routed;	/* [tokens of the step][streams] */
 	float *mix;	/* [streams][streams + 1], of as many tokens or rows */
 	float *moments; /* [streams][2], likewise */
-	float *cutoffs; /* [tokens_max] of a layer's sparse gates */
+	float *cutoffs; /* [tokens of the step] of a layer's sparse gates */
 	float *picked, *unembedded; /* [logit_rows_max][streams][hidden] */
-	float *low; /* [tokens_max][laurel_rank] */
+	float *low; /* [tokens of the step][laurel_rank] */
 };
 
 struct decoder {
 	struct decoder_config config;
-	/* [tokens_max][...] */
+	/* [tokens of the step][...] */
 	float *x;      /* the residual stream */
 	float *delta;  /* what the last block left beside it, while `pending`; added by the next norm */
 	bool pending;
@@ -65,11 +65,11 @@ struct decoder {
 	float *routed, *beside; /* of experts beside an MLP: what their router reads, what they add */
 	struct moe moe;		    /* its buffers, too */
 	struct altup_memory altup;
-	u32 *input_ids; /* [tokens_max] those that the table of inputs has; NULL: it has all */
+	u32 *input_ids; /* [tokens of the step] those that the table of inputs has; NULL: it has all */
 	struct lora_step lora;
-	/* [logit_rows_max][...] */
+	/* [logit_rows_max, no more than tokens of the step][...] */
 	float *picked, *picked_delta, *picked_normed;
-	float *logits; /* [logit_rows_max][vocab]; rank 0 */
+	float *logits; /* [vocab]; rank 0 */
 	/* Of a step with `last_only`, the last layer with keys and values of which kept one token a row. */
 	bool narrowed;
 	u32 rows;	   /* of the step */

@@ -1,6 +1,8 @@
-/* The memory of a forward pass: one mapping, laid out when a worker starts. */
+/* The memory of a forward pass: one mapping, as large as the largest step needs, laid out anew for the tokens of each: arrays of
+ * few tokens then lie in a page or two of 2 MiB, where those of the largest step would be in one of their own each. */
 #include <sys/mman.h>
 
+#include "common/assert.h"
 #include "common/region.h"
 #include "proc_worker/model/altup.h"
 #include "proc_worker/model/decoder_priv.h"
@@ -28,17 +30,18 @@ static size_t widest_qkv(const struct model_config *m, const struct model_shard 
 	return most(attended, recurrent_layout(m, s).stride);
 }
 
-static size_t lay_out(struct decoder *d, char *base)
+static size_t lay_out(struct decoder *d, char *base, size_t tokens)
 {
 	const struct decoder_config *c = &d->config;
 	const struct model_shard *s = c->shard;
-	size_t tokens = c->tokens_max, rows = c->logit_rows_max, hidden = c->model->hidden;
+	size_t rows = least(c->logit_rows_max, tokens), hidden = c->model->hidden; /* each row is behind a token that runs */
 	const bool latent = c->model->arch->latent, beside = c->model->arch->global_heads && c->model->experts > 0;
 	const size_t selected = selective_low_width(c->model);
 	size_t head_width = latent ? latent_head_width(c->model) : 0;
 	const size_t inputs = (size_t)c->model->layers * c->model->input_width, widest = most(s->intermediate, s->wide_intermediate);
 	size_t offset = 0, mlp, experts, projected, gate;
 
+	d->single_start = (u32 *)(void *)carve(base, &offset, c->tokens_max + 1); /* the same in all steps */
 	d->x = carve(base, &offset, tokens * hidden);
 	d->delta = carve(base, &offset, tokens * hidden);
 	d->normed = carve(base, &offset, tokens * hidden);
@@ -47,7 +50,7 @@ static size_t lay_out(struct decoder *d, char *base)
 	d->beside = carve(base, &offset, beside ? tokens * hidden : 0);
 	d->inputs = inputs ? carve(base, &offset, tokens * inputs) : NULL;
 	d->input_ids = c->model->input_vocab < c->model->vocab_size && inputs ? (u32 *)(void *)carve(base, &offset, tokens) : NULL;
-	altup_lay_out(d, base, &offset);
+	altup_lay_out(d, base, &offset, tokens, rows);
 	mlp = experts = projected = gate = offset;
 	d->qkv = carve(base, &offset, tokens * widest_qkv(c->model, s));
 	d->queries = carve(base, &offset, tokens * s->heads * head_width);
@@ -59,7 +62,7 @@ static size_t lay_out(struct decoder *d, char *base)
 	d->inputs_projected = carve(base, &projected, tokens * inputs);
 	d->input_gate = carve(base, &gate, tokens * 2 * c->model->input_width);
 	d->input_activated = carve(base, &gate, tokens * c->model->input_width);
-	experts += moe_lay_out(&d->moe, c->model, s, c->tokens_max, base ? base + experts : NULL);
+	experts += moe_lay_out(&d->moe, c->model, s, (u32)tokens, base ? base + experts : NULL);
 	offset = most(most(offset, mlp), most(experts, most(projected, gate)));
 	d->picked = carve(base, &offset, rows * hidden);
 	d->picked_delta = carve(base, &offset, rows * hidden);
@@ -68,7 +71,6 @@ static size_t lay_out(struct decoder *d, char *base)
 	d->last = (u32 *)(void *)carve(base, &offset, tokens);
 	d->last_positions = (u32 *)(void *)carve(base, &offset, tokens);
 	d->last_rope_rows = (u32 *)(void *)carve(base, &offset, tokens);
-	d->single_start = (u32 *)(void *)carve(base, &offset, tokens + 1);
 	return offset;
 }
 
@@ -76,13 +78,20 @@ size_t decoder_bytes(const struct decoder_config *config)
 {
 	struct decoder d = {.config = *config};
 
-	return lay_out(&d, NULL);
+	return lay_out(&d, NULL, config->tokens_max);
+}
+
+void decoder_lay_out(struct decoder *d, u32 tokens)
+{
+	const size_t bytes = lay_out(d, d->memory, tokens);
+
+	ASSERT(tokens <= d->config.tokens_max && bytes <= d->memory_bytes);
 }
 
 enum err decoder_init(struct decoder *d, const struct decoder_config *config, struct err_msg *em)
 {
 	*d = (struct decoder){.config = *config};
-	d->memory_bytes = lay_out(d, NULL);
+	d->memory_bytes = lay_out(d, NULL, config->tokens_max);
 	void *memory =
 		mmap(NULL, d->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (memory == MAP_FAILED)
@@ -92,7 +101,7 @@ enum err decoder_init(struct decoder *d, const struct decoder_config *config, st
 			       d->memory_bytes);
 	madvise(memory, d->memory_bytes, MADV_HUGEPAGE);
 	d->memory = memory;
-	lay_out(d, memory);
+	decoder_lay_out(d, config->tokens_max);
 	for (u32 i = 0; i <= config->tokens_max; i++)
 		d->single_start[i] = i;
 	d->moe.ops = config->ops;

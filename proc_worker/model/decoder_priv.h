@@ -15,6 +15,9 @@ static inline size_t least(size_t a, size_t b)
 	return a < b ? a : b;
 }
 
+/* Places the arrays for a step of so many tokens: what a step has left there is lost. */
+void decoder_lay_out(struct decoder *d, u32 tokens);
+
 /* `e` as it is, with a text that names the op if it is an error. */
 enum err decoder_failed(enum err e, const char *op, struct err_msg *em);
 
