@@ -388,6 +388,8 @@ static const struct arch ARCHS[] = {
 	 .router_sigmoid = true, .router_sum_plus = 1e-6f, .dense_layers = 2},
 	{"Qwen3VLMoeTextModel", QWEN3_VL_MOE, COUNT_OF(QWEN3_VL_MOE), QWEN3_TRAITS | ARCH_EXPERTS_SOME,
 	 .part = true, .whole_experts = true, .experts_norm = true, .kv_heads = 16, .rope_theta = 500000},
+	{"MllamaTextModel", LLAMA, COUNT_OF(LLAMA), 0, .own = {"cross_attention_layers"}, .part = true, .kv_heads = 8, .rope_theta = 500000,
+	 .norm_eps = 1e-5f},
 };
 
 static const struct {
@@ -401,6 +403,7 @@ static const struct {
 	{"Mistral3ForConditionalGeneration", "mistral", "MistralForCausalLM"},
 	{"Mistral3ForConditionalGeneration", "ministral3", "Ministral3ForCausalLM"},
 	{"Mistral3ForConditionalGeneration", "mistral4", "Mistral4ForCausalLM"},
+	{"MllamaForConditionalGeneration", "mllama_text_model", "MllamaTextModel"},
 	{"Qwen2VLForConditionalGeneration", "qwen2_vl_text", "Qwen2ForCausalLM", .either = true},
 	{"Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl_text", "Qwen2ForCausalLM", .either = true},
 	{"Qwen3_5ForConditionalGeneration", "qwen3_5_text", "Qwen3_5ForCausalLM"},

@@ -144,6 +144,9 @@ struct model_config {
 	bool normalize_experts;				     /* the weights of a token's experts sum to 1 */
 	struct router_config router;
 	u16 layer_flags[MODEL_LAYERS_MAX];
+	/* Layers of the file that are none of `layers`, which the others are in turn: they attend to an image, and do nothing without one. */
+	bool left_out[MODEL_LAYERS_MAX];
+	u32 left_out_count;
 	bool tied_embeddings; /* lm_head is the embedding */
 	bool has_dtype;	      /* config.json says what the checkpoint is stored in */
 	enum kern_dtype dtype;

@@ -269,6 +269,7 @@ static const struct {
 	{"rope_local_base_freq", ARCH_LOCAL_ROPE, NAN},
 	{"no_rope_layers", ARCH_NO_ROPE, NAN},
 	{"no_rope_layer_interval", ARCH_NO_ROPE, NAN},
+	{"cross_attention_layers", 0, NAN},
 	{"hidden_activation", ARCH_GELU, NAN},
 	{"attn_logit_softcapping", ARCH_ATTENTION_CAP, 0},
 	{"final_logit_softcapping", ARCH_SOFT_CAPS, 0},

@@ -265,3 +265,25 @@ enum err config_read_windows(struct model_config *c, json_val v, struct err_msg 
 			c->layer_flags[i] |= LAYER_NO_ROPE;
 	return e;
 }
+
+enum err config_leave_out(struct model_config *c, json_val v, struct err_msg *em)
+{
+	json_val list = json_get(v, "cross_attention_layers");
+	u64 layer;
+
+	if (json_type(list) != JSON_ARRAY)
+		return err_set(em, ERR_FORMAT, "config.json: \"cross_attention_layers\" must be an array of layers' numbers, found %s",
+			       json_type_name(list));
+	for (struct json_iter it = json_iterate(list); json_next(&it);) {
+		if (!json_uint(it.value, &layer) || layer >= c->layers || c->left_out[layer])
+			return err_set(em, ERR_INVALID,
+				       "config.json: \"cross_attention_layers\"[%u] must be a number of a layer, 0 to %u, that stands there once",
+				       c->left_out_count, c->layers - 1);
+		c->left_out[layer] = true;
+		c->left_out_count++;
+	}
+	if (c->left_out_count == c->layers)
+		return err_set(em, ERR_INVALID, "config.json: \"cross_attention_layers\" has all %u layers; some must attend to text", c->layers);
+	c->layers -= c->left_out_count;
+	return ERR_OK;
+}

@@ -55,6 +55,9 @@ MUST_CHECK enum err config_read_tied(struct model_config *c, json_val whole, jso
  * ERR_UNSUPPORTED names the first that is none of these. */
 MUST_CHECK enum err config_check_fields(const struct arch *arch, json_val v, struct err_msg *em);
 
+/* Leaves the layers out that "cross_attention_layers" has: `left_out`, and `layers` are the others. ERR_FORMAT, ERR_INVALID. */
+MUST_CHECK enum err config_leave_out(struct model_config *c, json_val v, struct err_msg *em);
+
 /* "sliding_window" and what says which layers have it, "layer_types", "no_rope_layers"; with `c` filled up to the sizes:
  * fills c->window and flags of layers. */
 MUST_CHECK enum err config_read_windows(struct model_config *c, json_val v, struct err_msg *em);

@@ -138,6 +138,9 @@ enum err lora_check_config(const struct lora_config *c, const struct weights_pla
 	if (plan->config->recurrent.kind)
 		return err_set(em, ERR_UNSUPPORTED, "adapters of a %s are not supported: some of its layers keep a state instead of keys and values",
 			       plan->config->arch->name);
+	if (plan->config->left_out_count)
+		return err_set(em, ERR_UNSUPPORTED, "adapters of a %s are not supported: some of the file's layers are left out (cross_attention_layers)",
+			       plan->config->arch->name);
 	if (plan->config->output_gate)
 		return err_set(em, ERR_UNSUPPORTED, "adapters of a %s are not supported: its queries have gates", plan->config->arch->name);
 	enum err e = check_targets(c, plan, em);

@@ -8,7 +8,7 @@
 
 #include "common/buf.h"
 
-enum { NAME_BYTES = 256 };
+enum { NAME_BYTES = 256, IMAGE_ROWS = 8 /* of the embedding of models that leave layers out */ };
 
 /* Names that are to be added. */
 struct additions {
@@ -73,10 +73,52 @@ static const struct {
 	{BACKBONE, "model."},
 };
 
-static enum err add_renamed(struct additions *a, const char *file, const char *wanted, struct err_msg *em)
+static const char *embed_name(const struct arch *a)
+{
+	u32 i = 0;
+
+	while (a->tensors[i].slot != SLOT_EMBED)
+		i++;
+	return a->tensors[i].name;
+}
+
+/* Gives the tensor of a layer the number that the layer has here; false: it is of one that is left out. */
+static bool number_layer(char name[static NAME_BYTES], const struct model_config *c)
+{
+	static const char layers[] = "model.layers.";
+	char rest[NAME_BYTES];
+	int behind = 0;
+	u32 layer, before = 0;
+
+	if (strncmp(name, layers, sizeof(layers) - 1) != 0 || sscanf(name + sizeof(layers) - 1, "%9u%n", &layer, &behind) != 1 ||
+	    layer >= c->layers + c->left_out_count)
+		return true;
+	if (c->left_out[layer])
+		return false;
+	for (u32 i = 0; i < layer; i++)
+		before += c->left_out[i];
+	snprintf(rest, sizeof(rest), "%s", name + sizeof(layers) - 1 + behind);
+	snprintf(name, NAME_BYTES, "%s%u%.*s", layers, layer - before, NAME_BYTES - 32, rest);
+	return true;
+}
+
+/* The embedding has rows behind the vocabulary's, which stand for images. */
+static struct st_tensor without_images(const struct st_tensor *t, const char *name, const struct model_config *c)
+{
+	struct st_tensor part = *t;
+
+	if (strcmp(name, embed_name(c->arch)) == 0 && t->dims == 2 && t->shape[0] == c->vocab_size + (u64)IMAGE_ROWS) {
+		part.bytes = t->bytes / t->shape[0] * c->vocab_size;
+		part.shape[0] = c->vocab_size;
+	}
+	return part;
+}
+
+static enum err add_renamed(struct additions *a, const struct model_config *c, const char *file, const char *wanted, struct err_msg *em)
 {
 	size_t begins = strlen(file);
 	char name[NAME_BYTES];
+	const bool leaves_out = arch_has_own(c->arch, "cross_attention_layers");
 	enum err e = ERR_OK;
 
 	for (u32 i = 0; !e && i < safetensors_count(a->st); i++) {
@@ -86,18 +128,12 @@ static enum err add_renamed(struct additions *a, const char *file, const char *w
 		if (begins == 0 && (!strncmp(t->name, wanted, strlen(wanted)) || !strncmp(t->name, "lm_head.", 8)))
 			continue;
 		snprintf(name, sizeof(name), "%s%s", wanted, t->name + begins);
-		e = add(a, name, t, em);
+		if (leaves_out && !number_layer(name, c))
+			continue;
+		const struct st_tensor part = leaves_out ? without_images(t, name, c) : *t;
+		e = add(a, name, &part, em);
 	}
 	return e;
-}
-
-static const char *embed_name(const struct arch *a)
-{
-	u32 i = 0;
-
-	while (a->tensors[i].slot != SLOT_EMBED)
-		i++;
-	return a->tensors[i].name;
 }
 
 static enum err add_prefixes(struct safetensors *st, const struct model_config *c, struct err_msg *em)
@@ -111,12 +147,12 @@ static enum err add_prefixes(struct safetensors *st, const struct model_config *
 		return ERR_OK;
 	if (safetensors_find(st, embed)) {
 		snprintf(name, sizeof(name), "%.*s", (int)(embed - full), full);
-		e = add_renamed(&a, "", name, em);
+		e = add_renamed(&a, c, "", name, em);
 	}
 	for (size_t i = 0; !e && i < COUNT_OF(PREFIXES); i++) {
 		snprintf(name, sizeof(name), "%s%s", PREFIXES[i].file, embed);
 		if (safetensors_find(st, name) || strcmp(PREFIXES[i].wanted, "model.") != 0)
-			e = add_renamed(&a, PREFIXES[i].file, PREFIXES[i].wanted, em);
+			e = add_renamed(&a, c, PREFIXES[i].file, PREFIXES[i].wanted, em);
 	}
 	return finish(&a, e, em);
 }

@@ -1,5 +1,6 @@
-"""Small models of families that transformers does not have and that compute what another one does under other names, for
-families_differential.py: EXAONE 3 is Llama, Ling 2 GLM 4.5. families_standins.py makes references of them by what is here."""
+"""Small models of families whose tensors have other names or numbers than what computes the same, for families_differential.py. EXAONE 3 is
+Llama and Ling 2 GLM 4.5, and transformers has neither: families_standins.py makes references of them by what is here. Llama 3.2
+Vision without an image is Llama without some of its layers."""
 from families_fields import COMMON, LLAMA3, MISSING, YARN, new_rope
 
 EXAONE = {**COMMON, "architectures": ["ExaoneForCausalLM"], "model_type": "exaone", "num_hidden_layers": MISSING, "num_layers": 3,
@@ -72,7 +73,25 @@ def ling():
                   "moe_intermediate_size": 21, "moe_shared_expert_intermediate_size": 21}
 
 
-FAMILIES = {"exaone": (EXAONE, exaone), "bailing_moe": (LING, ling)}
+MLLAMA = {**COMMON, "architectures": ["MllamaForCausalLM"], "model_type": "mllama_text_model", "num_hidden_layers": 5, "cross_attention_layers": [1, 3],
+          "rope_scaling": {**LLAMA3, "factor": 8.0}, "rope_theta": 500000.0, "dropout": 0, "pad_token_id": 4}
+WHOLE = {"architectures": ["MllamaForConditionalGeneration"], "model_type": "mllama", "image_token_index": 131, "tie_word_embeddings": False,
+         "vision_config": {"hidden_size": 16, "model_type": "mllama_vision_model", "num_hidden_layers": 1}}
+
+
+def mllama():
+    yield "none", {}
+    yield "first-and-last", {"cross_attention_layers": [4, 0]}
+    yield "no-cross", {"cross_attention_layers": []}
+    yield "one-left", {"cross_attention_layers": [0, 1, 2, 4]}
+    yield "no-scaling", {"rope_scaling": {"rope_type": "default"}}
+    yield "mqa", {"num_key_value_heads": 1}
+    yield "odd", {"hidden_size": 60, "num_attention_heads": 6, "num_key_value_heads": 3, "intermediate_size": 69, "vocab_size": 97}
+
+
+FAMILIES = {"mllama": (MLLAMA, mllama), "exaone": (EXAONE, exaone), "bailing_moe": (LING, ling)}
+WHOLE_SAVES = [("newer", {"whole": WHOLE, "prefix": "model.language_model."}),
+               ("sharded", {"whole": WHOLE, "prefix": "language_model.model.", "shards": 3})]
 SAVES = [("bf16", {"dtype": "bfloat16"}), ("sharded", {"shards": 3})]
 
 
@@ -81,7 +100,8 @@ def cases():
     for family, (usual, variants) in FAMILIES.items():
         for name, changes in variants():
             config = {k: v for k, v in {**usual, **changes}.items() if v is not MISSING}
-            yield family + "/" + name, family, config, {"ranks": 3} if name == "odd" else {}
-        for name, save in SAVES:
+            how = {"whole": WHOLE, "prefix": "language_model.model."} if family == "mllama" else {}
+            yield family + "/" + name, family, config, {**how, "ranks": 3} if name == "odd" else how
+        for name, save in SAVES if family != "mllama" else WHOLE_SAVES:
             config = {k: v for k, v in usual.items() if v is not MISSING}
             yield family + "/save-" + name, family, {**config, "torch_dtype": save.get("dtype", "float32")}, save

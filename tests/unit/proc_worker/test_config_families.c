@@ -618,6 +618,22 @@ Test(config_families, norms_behind_blocks_of_hyperclova_x_take_the_blocks_multip
 	refused("GraniteForCausalLM", "\"use_post_norm\": true", ERR_UNSUPPORTED, "\"use_post_norm\" is set, which is not supported for GraniteForCausalLM");
 }
 
+#define MLLAMA "MllamaForConditionalGeneration"
+#define MLLAMA_SIZES \
+	"\"model_type\": \"mllama\", \"image_token_index\": 64, \"vision_config\": {}, \"text_config\": {\"model_type\": \"mllama_text_model\", \"hidden_act\": \"silu\", " SIZES
+Test(config_families, layers_that_attend_to_images_are_left_out)
+{
+	said_good(&c, MLLAMA, MLLAMA_SIZES, "\"cross_attention_layers\": [3, 0]}");
+	cr_assert(c.layers == 2 && c.left_out_count == 2 && c.left_out[0] && !c.left_out[1] && !c.left_out[2] && c.left_out[3] && c.own_kv_layers == 2);
+	said_good(&c, MLLAMA, MLLAMA_SIZES, "\"cross_attention_layers\": []}");
+	cr_assert(c.layers == 4 && c.left_out_count == 0);
+	said_refused(MLLAMA, MLLAMA_SIZES, "\"dropout\": 0}", ERR_FORMAT, "\"cross_attention_layers\" must be an array of layers' numbers");
+	said_refused(MLLAMA, MLLAMA_SIZES, "\"cross_attention_layers\": [0, 4]}", ERR_INVALID, "\"cross_attention_layers\"[1] must be a number of a layer, 0 to 3");
+	said_refused(MLLAMA, MLLAMA_SIZES, "\"cross_attention_layers\": [1, 1]}", ERR_INVALID, "that stands there once");
+	said_refused(MLLAMA, MLLAMA_SIZES, "\"cross_attention_layers\": [0, 1, 2, 3]}", ERR_INVALID, "has all 4 layers");
+	refused("LlamaForCausalLM", "\"cross_attention_layers\": [1]", ERR_UNSUPPORTED, "\"cross_attention_layers\" is set");
+}
+
 #define LING "BailingMoeV2ForCausalLM"
 Test(config_families, ling_2_is_sarvam_with_heads_that_rotate_in_part)
 {
