@@ -373,9 +373,9 @@ uint32_t tercet_unfinished_count(const struct tercet *t);
 /* The engine takes token ids. This turns text into those of a model directory, in this process. */
 struct tercet_tokenizer;
 
-/* Reads the tokenizer of `model_dir` (docs/TEXT.md says from which files), which may also be a file *.gguf, as "tercet serve" takes
- * it: what is in it is written into a folder of its own once. TERCET_IO, TERCET_FORMAT, TERCET_UNSUPPORTED with the file and the
- * part named; of a file *.gguf TERCET_INVALID, TERCET_NOT_FOUND, TERCET_DENIED, TERCET_TOO_LONG, too; TERCET_NO_MEMORY. The caller
+/* Reads the tokenizer of `model_dir` (docs/TEXT.md says from which files), which may also be a file *.gguf or the name of a download from
+ * the Hub (docs/LOADING.md), as "tercet serve" takes them: what is in a file is written into a folder of its own once. TERCET_IO, TERCET_FORMAT, TERCET_UNSUPPORTED with the file and the
+ * part named; TERCET_NOT_FOUND: no such download; of a file *.gguf TERCET_INVALID, TERCET_NOT_FOUND, TERCET_DENIED, TERCET_TOO_LONG, too; TERCET_NO_MEMORY. The caller
  * owns `*out`. */
 enum tercet_result tercet_tokenizer_open(struct tercet_tokenizer **out, const char *model_dir,
 					 struct tercet_error *error);

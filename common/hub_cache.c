@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { COMMIT_DIGITS = 40, NAME_MAX_BYTES = 96 /* of a model on the Hub, with its owner */ };
+enum { COMMIT_DIGITS = 40, PART_BYTES_MAX = 96, NAME_BYTES_MAX = 2 * PART_BYTES_MAX + 1 /* of a model on the Hub, with its owner */ };
 
 static const char PREFIX[] = "models--", SNAPSHOTS[] = "/snapshots/";
 
@@ -18,7 +18,7 @@ static bool is_part(const char *text, size_t bytes)
 		if (!isalnum((unsigned char)text[i]) && !strchr("._-", text[i]))
 			return false;
 	/* as the Hub: no dot or dash at the ends, so no ".." either; "--" stands for '/' in folders */
-	return bytes > 0 && !strchr(".-", text[0]) && !strchr(".-", text[bytes - 1]) && !memmem(text, bytes, "--", 2) &&
+	return bytes > 0 && bytes <= PART_BYTES_MAX && !strchr(".-", text[0]) && !strchr(".-", text[bytes - 1]) && !memmem(text, bytes, "--", 2) &&
 	       !memmem(text, bytes, "..", 2);
 }
 
@@ -27,7 +27,7 @@ bool hub_cache_is_name(const char *text)
 	const char *slash = strchr(text, '/');
 	size_t first = slash ? (size_t)(slash - text) : strlen(text);
 
-	return strlen(text) <= NAME_MAX_BYTES && is_part(text, first) && (!slash || is_part(slash + 1, strlen(slash + 1)));
+	return is_part(text, first) && (!slash || is_part(slash + 1, strlen(slash + 1)));
 }
 
 static bool is_folder(const char *path)
@@ -47,15 +47,18 @@ static enum err find_cache(char *out, size_t bytes, struct err_msg *em)
 		      {"XDG_CACHE_HOME", "/huggingface/hub"},
 		      {"HOME", "/.cache/huggingface/hub"}};
 
+	const char *home = getenv("HOME");
+
 	for (size_t i = 0; i < COUNT_OF(places); i++) {
 		const char *value = getenv(places[i].variable);
 		if (!value || !*value)
 			continue;
-		if ((size_t)snprintf(out, bytes, "%s%s", value, places[i].below) >= bytes)
+		const bool at_home = value[0] == '~' && (value[1] == '/' || !value[1]) && home; /* as no shell has expanded it */
+		if ((size_t)snprintf(out, bytes, "%s%s%s", at_home ? home : "", value + at_home, places[i].below) >= bytes)
 			return err_set(em, ERR_TOO_LONG, "%s is longer than %zu bytes", places[i].variable, bytes - 1);
 		return ERR_OK;
 	}
-	return err_set(em, ERR_NOT_FOUND, "no local directory, and neither HOME nor HF_HOME says where downloads lie");
+	return err_set(em, ERR_NOT_FOUND, "no file or directory, and neither HOME nor HF_HOME says where downloads lie");
 }
 
 /* A branch or tag may have '/' in it. */
@@ -109,7 +112,7 @@ static enum err find_snapshot(char *out, size_t bytes, const char *repo, const c
 
 enum err hub_cache_find(char *out, size_t bytes, const char *name, const char *revision, struct err_msg *em)
 {
-	char cache[PATH_MAX], repo[PATH_MAX], folder[2 * NAME_MAX_BYTES] = "";
+	char cache[PATH_MAX], repo[PATH_MAX], folder[NAME_BYTES_MAX + 2] = "";
 	size_t n = 0;
 
 	revision = *revision ? revision : "main";
@@ -128,8 +131,9 @@ enum err hub_cache_find(char *out, size_t bytes, const char *name, const char *r
 		return err_set(em, ERR_TOO_LONG, "the path of the model is longer than %zu bytes", sizeof(repo) - 1);
 	if (!is_folder(repo))
 		return err_set(em, ERR_NOT_FOUND,
-			       "%s is no local directory and not among the downloads in %.500s; nothing is downloaded here (\"hf download %s\" does)",
-			       name, cache, name);
+			       "there is no file or directory %s, nor a model of that name among the downloads in %.500s; nothing is downloaded here "
+			       "(\"hf download\" does)",
+			       name, cache);
 	return find_snapshot(out, bytes, repo, name, revision, em);
 }
 
@@ -141,25 +145,51 @@ static const char *part_before(const char *path, const char *end)
 	return end;
 }
 
-void hub_cache_name_of(char *out, size_t bytes, const char *folder)
+/* The part models--ORG--NAME of a path .../models--ORG--NAME/snapshots/COMMIT or .../models--ORG--NAME; false: it is neither. */
+static bool find_repo(const char *folder, const char **repo, size_t *bytes)
 {
+	const size_t tail = sizeof(SNAPSHOTS) - 1;
 	const char *end = folder + strlen(folder);
 
 	while (end > folder + 1 && end[-1] == '/')
 		end--;
 	const char *last = part_before(folder, end);
+	if ((size_t)(last - folder) >= tail && memcmp(last - tail, SNAPSHOTS, tail) == 0) {
+		end = last - tail;
+		last = part_before(folder, end);
+	}
+	*repo = last;
+	*bytes = (size_t)(end - last);
+	return *bytes >= sizeof(PREFIX) && memcmp(last, PREFIX, sizeof(PREFIX) - 1) == 0;
+}
+
+bool hub_cache_repo_of(char *out, size_t bytes, const char *folder)
+{
+	const char *repo;
+	size_t repo_bytes;
+
+	if (!find_repo(folder, &repo, &repo_bytes) || repo_bytes >= bytes)
+		return false;
+	snprintf(out, bytes, "%.*s", (int)repo_bytes, repo);
+	return true;
+}
+
+void hub_cache_name_of(char *out, size_t bytes, const char *folder)
+{
+	const char *end = folder + strlen(folder), *repo;
+	size_t repo_bytes;
+
+	while (end > folder + 1 && end[-1] == '/')
+		end--;
+	const char *last = part_before(folder, end);
 	snprintf(out, bytes, "%.*s", (int)(end - last), last);
-	const size_t tail = sizeof(SNAPSHOTS) - 1;
-	if ((size_t)(last - folder) < tail || memcmp(last - tail, SNAPSHOTS, tail) != 0)
+	if (!find_repo(folder, &repo, &repo_bytes))
 		return;
-	end = last - tail;
-	last = part_before(folder, end);
-	if ((size_t)(end - last) < sizeof(PREFIX) || memcmp(last, PREFIX, sizeof(PREFIX) - 1) != 0)
-		return;
-	last += sizeof(PREFIX) - 1;
-	const char *slash = memmem(last, (size_t)(end - last), "--", 2);
+	end = repo + repo_bytes;
+	repo += sizeof(PREFIX) - 1;
+	const char *slash = memmem(repo, (size_t)(end - repo), "--", 2);
 	if (slash)
-		snprintf(out, bytes, "%.*s/%.*s", (int)(slash - last), last, (int)(end - slash - 2), slash + 2);
+		snprintf(out, bytes, "%.*s/%.*s", (int)(slash - repo), repo, (int)(end - slash - 2), slash + 2);
 	else
-		snprintf(out, bytes, "%.*s", (int)(end - last), last);
+		snprintf(out, bytes, "%.*s", (int)(end - repo), repo);
 }

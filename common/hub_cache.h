@@ -14,7 +14,10 @@ bool hub_cache_is_name(const char *text);
  * revision; ERR_TOO_LONG. */
 MUST_CHECK enum err hub_cache_find(char *out, size_t bytes, const char *name, const char *revision, struct err_msg *em);
 
-/* What the model in `folder` is called where nobody gives it another name: the name that hub_cache_find found it by, else the
+/* What a cache calls the model that `folder` is a snapshot of, models--ORG--NAME, or a folder of that name itself. false: it is neither, or
+ * longer than fits. */
+bool hub_cache_repo_of(char *out, size_t bytes, const char *folder);
+/* What the model in `folder` is called where nobody gives it another name: ORG/NAME of what hub_cache_repo_of knows, else the
  * last part of the path. Cut at bytes - 1. */
 void hub_cache_name_of(char *out, size_t bytes, const char *folder);
 

@@ -15,8 +15,8 @@ static bool bad_message(struct api_error *e, size_t index, json_val v, const cha
 	return api_error_field(e, name, v, wrong, right);
 }
 
-/* Text parts of one content array, one per line. */
-static bool join_parts(json_val parts, size_t index, struct buf *out, struct api_error *e)
+/* Text parts of one content array. */
+static bool join_parts(json_val parts, const char *between, size_t index, struct buf *out, struct api_error *e)
 {
 	bool first = true;
 	for (struct json_iter it = json_iterate(parts); json_next(&it);) {
@@ -32,7 +32,7 @@ static bool join_parts(json_val parts, size_t index, struct buf *out, struct api
 			return bad_message(e, index, it.value, "is not a part of content",
 					   "{\"type\": \"text\", \"text\": \"...\"}");
 		if (!first)
-			buf_append_char(out, '\n');
+			buf_append_str(out, between);
 		first = false;
 		buf_append(out, text, bytes);
 	}
@@ -84,12 +84,12 @@ static bool write_tool_call(struct json_writer *w, json_val call, size_t index, 
 				   "JSON of fewer levels");
 }
 
-static bool write_member(struct json_writer *w, const struct json_iter *it, size_t index, struct api_error *e)
+static bool write_member(struct json_writer *w, const struct json_iter *it, const char *between, size_t index, struct api_error *e)
 {
 	json_key(w, it->key);
 	if (strcmp(it->key, "content") == 0 && json_type(it->value) == JSON_ARRAY) {
 		struct buf text = {0};
-		bool ok = join_parts(it->value, index, &text, e);
+		bool ok = join_parts(it->value, between, index, &text, e);
 		json_write_string(w, text.data ? text.data : "", text.bytes);
 		buf_fini(&text);
 		return ok;
@@ -168,7 +168,8 @@ static bool no_memory(struct api_error *e)
 	return api_error_set(e, 503, NULL, NULL, "There is no memory for the request.");
 }
 
-static bool rewrite_messages(struct openai_request *r, json_val *messages, struct api_error *e)
+/* `between`: parts of a message. */
+static bool rewrite_messages(struct openai_request *r, const char *between, json_val *messages, struct api_error *e)
 {
 	struct buf text = {0};
 	struct json_writer w;
@@ -179,7 +180,7 @@ static bool rewrite_messages(struct openai_request *r, json_val *messages, struc
 	for (struct json_iter it = json_iterate(*messages); ok && json_next(&it); index++) {
 		json_object_begin(&w);
 		for (struct json_iter m = json_iterate(it.value); ok && json_next(&m);)
-			ok = write_member(&w, &m, index, e);
+			ok = write_member(&w, &m, between, index, e);
 		if (has_reasoning(it.value)) {
 			json_key(&w, "reasoning_content");
 			json_write_value(&w, json_get(it.value, "reasoning"));
@@ -195,7 +196,7 @@ static bool rewrite_messages(struct openai_request *r, json_val *messages, struc
 	return ok;
 }
 
-static bool check_messages(struct openai_request *r, json_val *messages, struct api_error *e)
+static bool check_messages(struct openai_request *r, const char *between, json_val *messages, struct api_error *e)
 {
 	bool rewrite = false;
 	size_t index = 0;
@@ -212,7 +213,7 @@ static bool check_messages(struct openai_request *r, json_val *messages, struct 
 		if (!check_message(it.value, index, &rewrite, e))
 			return false;
 	}
-	return !rewrite || rewrite_messages(r, messages, e);
+	return !rewrite || rewrite_messages(r, between, messages, e);
 }
 
 /* chat_template_kwargs, with reasoning_effort as one more of them. */
@@ -291,7 +292,9 @@ bool openai_messages_read(struct openai_request *r, const struct openai_model *m
 	const struct openai_fields *f = &r->fields;
 	struct chat_request chat = {0};
 	struct buf prompt = {0};
-	if (!check_messages(r, &chat.messages, e) || !template_kwargs(r, &chat.kwargs, e))
+	const bool own = f->has_chat_template && f->chat_template[0];
+	const char *between = own || !m->chat_template ? "\n" : chat_template_between_parts(m->chat_template);
+	if (!check_messages(r, between, &chat.messages, e) || !template_kwargs(r, &chat.kwargs, e))
 		return false;
 	if (f->continue_final_message && f->has_add_generation_prompt && f->add_generation_prompt)
 		return api_error_set(
@@ -312,7 +315,6 @@ bool openai_messages_read(struct openai_request *r, const struct openai_model *m
 			openai_session_again(r, m, &chat);
 		return (empty || openai_session_messages(r, m, &chat, e)) && openai_prompt_from_ids(r, m, e);
 	}
-	bool own = f->has_chat_template && f->chat_template[0];
 	bool ok =
 		(own ? render_own(f->chat_template, &chat, &prompt, e) : render(m, &chat, &prompt, e)) &&
 		openai_prompt_from_text(r, m, &prompt, f->has_add_special_tokens && f->add_special_tokens, e);

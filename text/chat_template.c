@@ -18,6 +18,7 @@ struct chat_template {
 	struct jinja_template plain;
 	struct jinja_template tool_use; /* for requests with tools, where the model has one of its own */
 	bool has_tool_use;
+	const char *between_parts;
 };
 
 /* ---- loading ---- */
@@ -36,8 +37,14 @@ enum err chat_template_parse(struct chat_template **out, const char *source, siz
 		free(t);
 		return e;
 	}
+	t->between_parts = "\n";
 	*out = t;
 	return ERR_OK;
+}
+
+const char *chat_template_between_parts(const struct chat_template *t)
+{
+	return t->between_parts;
 }
 
 void chat_template_free(struct chat_template **t)
@@ -159,9 +166,12 @@ static enum err load_additional(struct chat_template *t, const char *model_dir, 
 static enum err load_known(struct chat_template **out, const char *model_dir, struct err_msg *em)
 {
 	struct buf source = {0};
-	enum err e = mistral_template(&source, model_dir, em);
+	const char *between_parts = NULL;
+	enum err e = mistral_template(&source, &between_parts, model_dir, em);
 	if (e == ERR_OK)
 		e = chat_template_parse(out, buf_cstr(&source), source.bytes, em);
+	if (e == ERR_OK)
+		(*out)->between_parts = between_parts;
 	buf_fini(&source);
 	return e;
 }

@@ -403,7 +403,7 @@ static enum err find_path(char out[static PATH_MAX], const char *name, const cha
 
 	if (*revision && there)
 		return err_set(em, ERR_INVALID, "%.300s is a local directory, which has one revision: leave --revision away", name);
-	if (there || (!*revision && !hub_cache_is_name(name)))
+	if (there || (!*revision && (!hub_cache_is_name(name) || is_gguf_name(name))))
 		return (size_t)snprintf(out, PATH_MAX, "%s", name) < PATH_MAX
 			       ? ERR_OK
 			       : err_set(em, ERR_TOO_LONG, "the path of the model is longer than %d bytes", PATH_MAX - 1);
@@ -423,7 +423,8 @@ enum err model_folder(char *out, size_t bytes, const char *name, const char *rev
 	if (e == ERR_OK && file[0] != '\0') {
 		e = take_file(&m, file, em);
 		if (e == ERR_OK) {
-			take_name(&m, name);
+			if (!hub_cache_repo_of(m.name, sizeof(m.name), path))
+				take_name(&m, path);
 			e = take_id(&m, em);
 		}
 		find_roots(&m);

@@ -20,7 +20,7 @@ static const char parts[] =
 	  "{%- elif message.content -%}"
 	    "{%- for part in message.content -%}"
 	      "{%- if part.type != 'text' -%}"
-	        "{{- raise_exception('A message has content of type \"' + part.type | string + '\"; this model reads text.') -}}"
+	        "{{- raise_exception('A message has content of type \"' + part.type | string + '\"; this model reads text') -}}"
 	      "{%- endif -%}"
 	    "{%- endfor -%}"
 	    "{{- message.content | map(attribute='text') | select | join(parts_join) -}}"
@@ -30,7 +30,7 @@ static const char parts[] =
 	  "{%- if message.role == 'user' and ns.role != 'user' -%}"
 	    "{%- set ns.last = loop.index0 -%}"
 	    "{%- if ns.first < 0 -%}{%- set ns.first = loop.index0 -%}{%- endif -%}"
-	  "{%- elif message.role == 'system' and version < 7 -%}"
+	  "{%- elif message.role in ['system', 'developer'] and version < 7 and string_of(message) -%}"
 	    "{%- set ns.system = ns.system + ('\\n\\n' if ns.system else '') + string_of(message) -%}"
 	  "{%- endif -%}"
 	  "{%- set ns.role = message.role -%}"
@@ -49,20 +49,20 @@ static const char parts[] =
 	  "{%- if efforts -%}"
 	    "{%- set chosen = reasoning_effort | default(effort, true) -%}"
 	    "{%- if chosen not in efforts -%}"
-	      "{{- raise_exception('reasoning_effort is \"' + chosen | string + '\"; this model knows ' + efforts | join(', ') + '.') -}}"
+	      "{{- raise_exception('reasoning_effort is \"' + chosen | string + '\"; this model knows ' + efforts | join(', ')) -}}"
 	    "{%- endif -%}"
 	    "{{- '[MODEL_SETTINGS]' + {'reasoning_effort': chosen} | tojson + '[/MODEL_SETTINGS]' -}}"
 	  "{%- endif -%}"
 	"{%- endmacro -%}"
 	"{%- macro result_of(message) -%}"
 	  "{{- '[TOOL_RESULTS]' -}}"
-	  "{%- if version < 13 -%}{{- message.tool_call_id | string + '[TOOL_CONTENT]' -}}{%- endif -%}"
+	  "{%- if version < 13 -%}{{- (message.tool_call_id or '') | string + '[TOOL_CONTENT]' -}}{%- endif -%}"
 	  "{{- string_of(message) + '[/TOOL_RESULTS]' -}}"
 	"{%- endmacro -%}"
 	"{{- bos_token -}}"
-	"{%- set spoken = messages | rejectattr('role', 'equalto', 'system') | list -%}"
-	"{%- if not spoken or (version < 7 and spoken[0].role != 'user') -%}"
-	  "{%- if ns.first < 0 or version >= 13 -%}{{- available() -}}{%- endif -%}"
+	"{%- set spoken = messages | rejectattr('role', 'in', ['system', 'developer']) | list -%}"
+	"{%- if not messages or (version < 7 and (not spoken or spoken[0].role != 'user')) -%}"
+	  "{%- if ns.first < 0 -%}{{- available() -}}{%- endif -%}"
 	  "{{- '[INST]' + (ns.system + '\\n\\n' if ns.system and ns.first < 0 else '') + '[/INST]' -}}"
 	"{%- endif -%}";
 
@@ -106,7 +106,7 @@ static const char walk[] =
 	    "{%- set ns.calls = ns.calls + (message.tool_calls or []) | list -%}"
 	    "{%- if follows != 'assistant' -%}"
 	      "{{- ns.text if ns.listed else ns.text.rstrip(' ') -}}"
-	      "{%- set ns.ids = ns.calls | map(attribute='id') | list -%}"
+	      "{%- set ns.ids = ns.calls | map(attribute='id') | select('string') | unique(true) | list -%}"
 	      "{%- if ns.calls and version < 11 -%}{{- '[TOOL_CALLS][' -}}{%- endif -%}"
 	      "{%- for call in ns.calls -%}"
 	        "{%- set arguments = (call.function.arguments or {}) | tojson -%}"
@@ -140,17 +140,17 @@ static const char walk[] =
 	    "{%- set text = string_of(message) -%}"
 	    "{%- if version < 7 -%}"
 	      "{%- set quoted = text | length > 1 and text[0] == '\"' and text[-1] == '\"' -%}"
-	      "{%- set number = text | float(0) | string == text or text | int(0) | string == text -%}"
+	      "{%- set number = text and text[0] in '-0123456789' and (text | float(0) | string == text or text | int(0) | string == text) -%}"
 	      "{%- set json = not text or text[0] + text[-1] in ['{}', '[]'] or text in ['true', 'false', 'null'] or quoted or number -%}"
 	      "{{- '[TOOL_RESULTS]{\"content\": ' + (text or '{}' if json else text | tojson) -}}"
 	      "{{- ', \"call_id\": ' + message.tool_call_id | tojson + '}[/TOOL_RESULTS]' -}}"
 	    "{%- else -%}"
 	      "{{- result_of(message) -}}"
 	    "{%- endif -%}"
-	  "{%- elif message.role == 'system' -%}"
+	  "{%- elif message.role in ['system', 'developer'] -%}"
 	    "{%- if version >= 7 -%}{{- '[SYSTEM_PROMPT]' + string_of(message) + '[/SYSTEM_PROMPT]' -}}{%- endif -%}"
 	  "{%- else -%}"
-	    "{{- raise_exception('A message has the role \"' + message.role | string + '\"; this model knows system, user, assistant and tool.') -}}"
+	    "{{- raise_exception('A message has the role \"' + message.role | string + '\"; this model knows system, user, assistant and tool') -}}"
 	  "{%- endif -%}"
 	"{%- endfor -%}";
 
@@ -186,13 +186,14 @@ static void put_string(struct buf *out, json_val v)
 }
 
 /* What the template asks of the file: which version, whether it has thoughts, and which efforts a request may name. */
-static void write_settings(struct buf *out, json_val root, unsigned version)
+static void write_settings(struct buf *out, json_val root, unsigned version, const char *between_parts)
 {
 	json_val effort = json_get(json_get(root, "model_settings_builder"), "reasoning_effort");
 	bool first = true;
-	buf_printf(out, "{%%- set version = %u -%%}{%%- set think = %s -%%}{%%- set parts_join = %s -%%}{%%- set efforts = [", version,
-		   has_token(json_get(root, "special_tokens"), "[THINK]") && version >= 13 ? "true" : "false",
-		   version >= 15 ? "''" : "'\\n\\n'");
+	buf_printf(out, "{%%- set version = %u -%%}{%%- set think = %s -%%}{%%- set parts_join = ", version,
+		   has_token(json_get(root, "special_tokens"), "[THINK]") && version >= 13 ? "true" : "false");
+	json_escape(out, between_parts, strlen(between_parts));
+	buf_append_str(out, " -%}{%- set efforts = [");
 	for (struct json_iter it = json_iterate(json_get(effort, "values")); version >= 15 && json_next(&it); first = false) {
 		buf_append_str(out, first ? "" : ", ");
 		put_string(out, it.value);
@@ -210,7 +211,7 @@ bool mistral_template_is_wanted(const char *model_dir)
 	return access(path, F_OK) == 0 && access(other, F_OK) != 0;
 }
 
-enum err mistral_template(struct buf *out, const char *model_dir, struct err_msg *em)
+enum err mistral_template(struct buf *out, const char **between_parts, const char *model_dir, struct err_msg *em)
 {
 	char path[PATH_BYTES_MAX];
 	struct json_doc *doc = NULL;
@@ -221,7 +222,8 @@ enum err mistral_template(struct buf *out, const char *model_dir, struct err_msg
 		return e;
 	json_val config = json_get(json_root(doc), "config");
 	if (read_version(config, &version)) {
-		write_settings(out, json_root(doc), version);
+		*between_parts = version >= 15 ? "" : "\n\n";
+		write_settings(out, json_root(doc), version, *between_parts);
 		buf_append_str(out, parts);
 		buf_append_str(out, walk);
 		e = buf_ok(out) ? ERR_OK : err_set(em, ERR_NO_MEMORY, "out of memory");

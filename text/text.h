@@ -103,7 +103,7 @@ void text_stream_fini(struct text_stream *s);
  * from the Hub under that name (common/hub_cache.h); or, where that is a file *.gguf or a folder with one and no config.json, a folder
  * with what other models have (config.json, generation_config.json, tokenizer.json, tokenizer_config.json) and a link
  * model.gguf to the file. That one is under $XDG_CACHE_HOME/tercet/gguf, else ~/.cache/tercet/gguf, else a folder for temporary
- * files; its last part is that of `name`. It is made when it is asked for the first time, and anew when the file's size or time
+ * files; its last part is that of the path, or models--ORG--NAME of what was downloaded so. It is made when it is asked for the first time, and anew when the file's size or time
  * of change is another (`*made`); several may ask at once. A path that leads nowhere and is no name is given back as it is. ERR_INVALID: the folder
  * holds several models; ERR_UNSUPPORTED, ERR_FORMAT: the file, and what of it is not understood or wrong; ERR_NOT_FOUND: one of
  * several files is missing, or a name is of no download; ERR_IO, ERR_DENIED: the folder cannot be made; ERR_TOO_LONG; ERR_NO_MEMORY. Blocks for the
@@ -137,6 +137,8 @@ MUST_CHECK enum err chat_template_load(struct chat_template **out, const char *m
 MUST_CHECK enum err chat_template_parse(struct chat_template **out, const char *source, size_t bytes,
 					struct err_msg *em);
 void chat_template_free(struct chat_template **t);
+/* What stands between the parts of a message's content where it becomes one text. Lives as long as the template. */
+const char *chat_template_between_parts(const struct chat_template *t);
 /* Appends the prompt. ERR_INVALID: raise_exception's text, or a run-time error with line and column, or a limit (steps,
  * output bytes, depth) was reached. Thread-safe. */
 MUST_CHECK enum err chat_template_render(const struct chat_template *t, const struct chat_request *request,

@@ -74,7 +74,9 @@ enum err cli_find_model(struct options *o, struct err_msg *em)
 	bool made;
 
 	enum err e = model_folder(folder, sizeof(folder), o->model, o->revision, &made, em);
-	return e == ERR_OK && strcmp(folder, o->model) != 0 ? options_set(o, "model", folder, "the model", em) : e;
+	if (e == ERR_OK && strcmp(folder, o->model) != 0)
+		e = options_set(o, "model", folder, "the model", em);
+	return e == ERR_OK ? options_set(o, "revision", "", "the model", em) : e; /* the folder is that of the revision */
 }
 
 enum err cli_open_model(struct options *o, struct err_msg *em)

@@ -95,10 +95,16 @@ def test_a_download_is_served_by_its_name(tmp_path, reference):
         assert e.api.call("GET", "/v1/models")["data"][0]["id"] == "a-team/demo"
         assert 'DOWNLOADED name="a-team/demo"' in e.log()
         assert e.api.greedy_ids(ids, 16) == demo.api.greedy_ids(ids, 16)
+    (downloads / "refs" / "v1").write_text(commit)
+    answers = [run("run", "--model", m, *r, "--prompt-ids", "5,17,3", "--max-tokens", 6, "--temperature", 0, "--ignore-eos", "--output-ids", env=home)
+               for m, r in (("a-team/demo", ["--revision", "v1"]), ("a-team/demo", ["--revision", commit]), (engines.DEMO, []))]
+    assert answers[0][0] == 0 and answers[0] == answers[1] == answers[2], answers
+    with Engine("--revision", "v1", model="a-team/demo", env=home) as e:
+        assert e.api.call("GET", "/v1/models")["data"][0]["id"] == "a-team/demo"
     status, output = run("run", "--model", "a-team/demo", "--revision", "v2", "--prompt-ids", "5", env=home)
     assert status == 1 and "but not its revision v2" in output, output
     status, output = run("run", "--model", "a-team/other", "--prompt-ids", "5", env=home)
-    assert status == 1 and "not among the downloads in %s/hub" % tmp_path in output, output
+    assert status == 1 and "nor a model of that name among the downloads in %s/hub" % tmp_path in output, output
     status, output = run("run", "--model", engines.DEMO, "--revision", "v2", "--prompt-ids", "5")
     assert status == 1 and "leave --revision away" in output, output
 

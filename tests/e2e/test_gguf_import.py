@@ -67,6 +67,20 @@ def refusal(path):
 # ---------------------------------------------------------------- what is computed
 
 
+def test_a_download_is_called_by_its_name(demo, tmp_path, reference):
+    commit = "fedcba9876543210" * 2 + "fedcba98"
+    downloads = tmp_path / "hub" / "models--a-team--Demo-GGUF"
+    (downloads / "refs").mkdir(parents=True)
+    (downloads / "refs" / "main").write_text(commit)
+    (downloads / "snapshots" / commit).mkdir(parents=True)
+    (downloads / "snapshots" / commit / demo.name).symlink_to(demo)
+    p = reference["prompts"][0]
+    for model in ("a-team/Demo-GGUF", downloads / "snapshots" / commit):
+        with Engine("--dtype", "float32", model=model, env={"HF_HOME": str(tmp_path)}) as e:
+            assert e.api.model() == "a-team/Demo-GGUF"
+            assert e.api.greedy_ids(p["ids"], 8) == p["output_ids"][:8]
+
+
 def test_the_demo_says_what_it_says_as_a_folder(demo, reference):
     with Engine("--dtype", "float32", model=demo) as e:
         assert "GGUF file=" in e.log() and "Demo.F16.gguf" in e.log()

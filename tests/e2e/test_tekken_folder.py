@@ -31,6 +31,8 @@ def test_chats_have_mistrals_prompt(folder):
         assert "NO_CHAT_TEMPLATE" not in e.log() and "tool_calls=mistral" in e.log()
         got = e.api.call("POST", "/tokenize", {"messages": MESSAGES})
         assert got["tokens"] == ids
+        parts = [{"role": "user", "content": [{"type": "text", "text": t} for t in ("ab", "c")]}]
+        assert e.api.call("POST", "/tokenize", {"messages": [MESSAGES[0]] + parts})["tokens"] == ids
         answer = e.api.call("POST", "/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 4, "temperature": 0})
         assert answer["usage"]["prompt_tokens"] == len(ids) and answer["usage"]["completion_tokens"] >= 1
         with pytest.raises(ApiError) as refused:

@@ -33,13 +33,14 @@ def without(c, *names):
 def exaone_config(c):
     return {**without(c, "num_layers", "activation_function", "layer_norm_epsilon", "embed_dropout"), "architectures": ["LlamaForCausalLM"],
             "model_type": "llama", "num_hidden_layers": c["num_layers"], "hidden_act": c["activation_function"],
-            "rms_norm_eps": c.get("layer_norm_epsilon", 1e-5)}
+            "rms_norm_eps": c.get("layer_norm_epsilon", 1e-5), "tie_word_embeddings": c.get("tie_word_embeddings", True)}
 
 
 def ling_config(c):
-    return {**without(c, "num_experts", "num_shared_experts", "use_qkv_bias", "score_function", "router_dtype", "use_rmsnorm", "use_bias"),
+    return {**without(c, "num_experts", "num_shared_experts", "use_qkv_bias", "score_function", "router_dtype", "use_rmsnorm", "use_bias", "rotary_dim"),
             "architectures": ["Glm4MoeForCausalLM"], "model_type": "glm4_moe", "n_routed_experts": c["num_experts"],
-            "n_shared_experts": c.get("num_shared_experts", 0), "attention_bias": c.get("use_qkv_bias", False), "use_qk_norm": True}
+            "n_shared_experts": c.get("num_shared_experts", 0), "attention_bias": c.get("use_qkv_bias", False), "use_qk_norm": True,
+            **({"partial_rotary_factor": c["rotary_dim"] / c["head_dim"]} if "rotary_dim" in c else {})}
 
 
 def exaone():
@@ -49,6 +50,7 @@ def exaone():
     yield "head-dim-missing", {"head_dim": MISSING}
     yield "kv-missing", {"num_key_value_heads": MISSING}
     yield "tied", {"tie_word_embeddings": True}
+    yield "tied-unsaid", {"tie_word_embeddings": MISSING}
     yield "act-gelu", {"activation_function": "gelu"}
     yield "eps", {"layer_norm_epsilon": 1e-2}
     yield "one-layer", {"num_layers": 1}
@@ -66,6 +68,7 @@ def ling():
     yield "no-dense", {"first_k_dense_replace": 0}
     yield "rotates-whole", {"partial_rotary_factor": 1.0}
     yield "rotates-quarter", {"head_dim": 16, "partial_rotary_factor": 0.25}
+    yield "rotary-dim", {"partial_rotary_factor": MISSING, "rotary_dim": 8}
     yield "yarn", {"rope_scaling": YARN}
     yield "new-rope", new_rope({"partial_rotary_factor": 0.5}, 5e5)
     yield "tied", {"tie_word_embeddings": True}

@@ -223,6 +223,35 @@ Test(chat_template, tekken_files_have_the_template_of_their_version)
 	cr_expect(strstr(rendered("", USER ",\"kwargs\":{\"reasoning_effort\":\"low\"}}"), "reasoning_effort is \"low\"; this model knows none, high"));
 }
 
+Test(chat_template, tekken_chats_without_ids_users_or_words)
+{
+#define CALL(id) "{" id "\"function\":{\"name\":\"f\",\"arguments\":{}}}"
+#define TWO(id)                                                                                                        \
+	"{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[" CALL(id) "," CALL(id) "]},"   \
+	"{\"role\":\"tool\",\"content\":\"1\"},{\"role\":\"tool\",\"content\":\"2\"}]}"
+	put_tekken("v13", "");
+	cr_expect_str_eq(rendered("", TWO("")), "[INST]q[/INST][TOOL_CALLS]f[ARGS]{}[TOOL_CALLS]f[ARGS]{}[TOOL_RESULTS]1[/TOOL_RESULTS][TOOL_RESULTS]2[/TOOL_RESULTS]");
+	cr_expect_str_eq(rendered("", TWO("\"id\":null,")), rendered("", TWO("")));
+	cr_expect_str_eq(rendered("", "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":["
+				      CALL("\"id\":\"x\",") "," CALL("\"id\":\"x\",") "]},{\"role\":\"tool\",\"content\":\"1\",\"tool_call_id\":\"x\"},"
+				      "{\"role\":\"tool\",\"content\":\"2\",\"tool_call_id\":\"x\"}]}"),
+			 "[INST]q[/INST][TOOL_CALLS]f[ARGS]{}[TOOL_CALLS]f[ARGS]{}[TOOL_RESULTS]1[/TOOL_RESULTS][TOOL_RESULTS]2[/TOOL_RESULTS]");
+	put_tekken("v11", "");
+	cr_expect(strstr(rendered("", TWO("")), "[TOOL_RESULTS][TOOL_CONTENT]1[/TOOL_RESULTS]"));
+	/* developers are systems, and alone they have no question beside them */
+	put_tekken("v7", "");
+	cr_expect_str_eq(rendered("", "{\"messages\":[{\"role\":\"developer\",\"content\":\"S\"}]}"), "[SYSTEM_PROMPT]S[/SYSTEM_PROMPT]");
+	cr_expect_str_eq(rendered("", "{\"messages\":[]}"), "[INST][/INST]");
+	put_tekken("v3", "");
+	cr_expect_str_eq(rendered("", "{\"messages\":[{\"role\":\"system\",\"content\":\"A\"},{\"role\":\"developer\",\"content\":\"\"},"
+				      "{\"role\":\"system\",\"content\":\"B\"},{\"role\":\"user\",\"content\":\"q\"}]}"),
+			 "[INST]A\n\nB\n\nq[/INST]");
+	cr_expect_str_eq(rendered("", "{\"messages\":[{\"role\":\"system\",\"content\":\"A\"}]}"), "[INST]A\n\n[/INST]");
+	cr_expect(strstr(rendered("", "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"tool\",\"tool_call_id\":\"a\",\"content\":\"inf\"},"
+				       "{\"role\":\"tool\",\"tool_call_id\":\"a\",\"content\":\"-1.5\"}]}"),
+			 "{\"content\": \"inf\", \"call_id\": \"a\"}[/TOOL_RESULTS][TOOL_RESULTS]{\"content\": -1.5, "));
+}
+
 Test(chat_template, thoughts_of_a_tekken_file_without_their_token_are_left_out)
 {
 	put_tekken("v13", "");
