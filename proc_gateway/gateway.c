@@ -265,8 +265,9 @@ static enum err load_model(struct gateway *g, struct err_msg *em)
 	g->model.scratch = g->scratch;
 	g->model.chat_template = g->chat_template;
 	g->model.trust_chat_template = o->trust_request_chat_template;
-	g->model.tool_format = o->tool_call_parser == OPTION_TOOLS_AUTO ? tool_format_of_template(g->chat_template)
-									: tool_format_of_option[o->tool_call_parser];
+	const enum tool_format written = tool_format_of_template(g->chat_template);
+	const bool of_template = o->tool_call_parser == OPTION_TOOLS_AUTO || (o->tool_call_parser == OPTION_TOOLS_MISTRAL && tool_format_is_mistral(written));
+	g->model.tool_format = of_template ? written : tool_format_of_option[o->tool_call_parser];
 	g->model.thought_format = o->reasoning_parser == OPTION_REASONING_AUTO
 					  ? thought_format_of_model(g->chat_template, g->tokenizer)
 					  : thought_format_of_option[o->reasoning_parser];

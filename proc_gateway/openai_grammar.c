@@ -349,6 +349,41 @@ static u32 write_mistral(struct json_writer *w, const struct openai_fields *f, c
 	return count;
 }
 
+/* One call or more, each behind its mark. */
+static u32 write_mistral_args(struct json_writer *w, const struct openai_fields *f, const char *named, bool several)
+{
+	u32 count = 0;
+
+	if (several) {
+		json_object_begin(w);
+		json_key(w, "repeat");
+		json_array_begin(w);
+	}
+	json_write_cstr(w, "[TOOL_CALLS]");
+	json_object_begin(w);
+	json_key(w, "any");
+	json_array_begin(w);
+	for (struct json_iter it = json_iterate(f->tools); json_next(&it);) {
+		json_val function = function_of(it.value);
+		const char *name = json_cstr(json_get(function, "name"), "");
+		if (named && strcmp(name, named) != 0)
+			continue;
+		json_array_begin(w);
+		json_write_cstr(w, name);
+		json_write_cstr(w, "[ARGS]");
+		write_parameters(w, json_get(function, "parameters"));
+		json_array_end(w);
+		count++;
+	}
+	json_array_end(w);
+	json_object_end(w);
+	if (several) {
+		json_array_end(w);
+		json_object_end(w);
+	}
+	return count;
+}
+
 /* What parts put around the parameters of a function, at most: of Mistral's calls behind the first one. */
 enum { PARTS_LEVELS = 10 };
 
@@ -399,6 +434,8 @@ static bool take_tool_call(struct source *s, const char *named)
 		count = write_hermes(&w, f, named, several);
 	else if (s->r->tool_format == TOOL_FORMAT_MISTRAL)
 		count = write_mistral(&w, f, named, several);
+	else if (s->r->tool_format == TOOL_FORMAT_MISTRAL_ARGS)
+		count = write_mistral_args(&w, f, named, several);
 	else
 		count = write_calls(&w, f, named, TOOL_FORMAT_LLAMA3);
 	json_array_end(&w);

@@ -78,7 +78,7 @@ static bool is_tool(const struct tool_calls *t, const struct buf *name)
 static void make_id(const struct tool_calls *t, struct tool_call *call)
 {
 	static const char digits[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-	bool mistral = t->format == TOOL_FORMAT_MISTRAL;
+	bool mistral = tool_format_is_mistral(t->format);
 	size_t length = mistral ? 9 : 24;
 	char *out = call->id;
 	if (!mistral) {
@@ -354,7 +354,7 @@ static size_t undecided(const struct tool_calls *t, const char *mark)
 
 static bool outside(struct tool_calls *t, struct buf *content)
 {
-	const char *mark = t->format == TOOL_FORMAT_MISTRAL ? "[TOOL_CALLS]" : "<tool_call>";
+	const char *mark = tool_format_is_mistral(t->format) ? "[TOOL_CALLS]" : "<tool_call>";
 	const char *found = t->held.bytes ? memmem(t->held.data, t->held.bytes, mark, strlen(mark)) : NULL;
 	if (!found) {
 		put_content(t, t->held.bytes - undecided(t, mark), content);
@@ -391,7 +391,7 @@ static bool before(struct tool_calls *t, struct buf *content)
 	if (tool_left(t) == 0)
 		return false;
 	char c = t->held.data[t->at];
-	bool bare = t->format == TOOL_FORMAT_MISTRAL && !t->in_list;
+	bool bare = tool_format_is_mistral(t->format) && !t->in_list;
 	enum tool_match tag = t->format == TOOL_FORMAT_QWEN3_CODER ? tool_match_here(t, tool_function_mark) : MATCH_NO;
 	if (tag == MATCH_PARTLY)
 		return false;

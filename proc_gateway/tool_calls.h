@@ -18,7 +18,13 @@ enum tool_format {
 	TOOL_FORMAT_QWEN3_CODER, /* <tool_call><function=...><parameter=...>text</parameter>...</function></tool_call>; Qwen 3 Coder, 3.5 and
 				    later. What HERMES is, it reads, too */
 	TOOL_FORMAT_MISTRAL, /* [TOOL_CALLS][{"name": ..., "arguments": {...}}], or [TOOL_CALLS]name{...} */
+	TOOL_FORMAT_MISTRAL_ARGS, /* [TOOL_CALLS]name[ARGS]{...}, as newer ones write it; read alike */
 };
+
+static inline bool tool_format_is_mistral(enum tool_format format)
+{
+	return format == TOOL_FORMAT_MISTRAL || format == TOOL_FORMAT_MISTRAL_ARGS;
+}
 
 /* The form in which a template writes the calls of an assistant's earlier turn, found by letting it write
  * one; TOOL_FORMAT_NONE when it writes none or one that is not known. `t` may be NULL. Takes milliseconds. */

@@ -18,7 +18,7 @@ static const char example[] =
 	"{\"type\": "
 	"\"string\", \"description\": \"d\"}}, \"required\": [\"key_y\"]}}}]}";
 
-static const char *const names[] = {"none", "hermes", "llama3_json", "qwen3_coder", "mistral"};
+static const char *const names[] = {"none", "hermes", "llama3_json", "qwen3_coder", "mistral", "mistral"};
 
 const char *tool_format_name(enum tool_format format)
 {
@@ -27,7 +27,7 @@ const char *tool_format_name(enum tool_format format)
 
 bool tool_format_needs_special(enum tool_format format)
 {
-	return format == TOOL_FORMAT_LLAMA3 || format == TOOL_FORMAT_MISTRAL;
+	return format == TOOL_FORMAT_LLAMA3 || tool_format_is_mistral(format);
 }
 
 static bool is_space(char c)
@@ -66,8 +66,11 @@ static enum tool_format format_of(const char *text)
 	}
 	if (strstr(text, "<function=look_up_x>") && strstr(text, "<parameter=key_y>"))
 		return TOOL_FORMAT_QWEN3_CODER;
-	bool named = strstr(text, "[TOOL_CALLS]look_up_x") || strstr(text, "[TOOL_CALLS] look_up_x");
-	return named ? TOOL_FORMAT_MISTRAL : TOOL_FORMAT_NONE;
+	const char *named = strstr(text, "[TOOL_CALLS]look_up_x");
+	named = named ? named : strstr(text, "[TOOL_CALLS] look_up_x");
+	if (!named)
+		return TOOL_FORMAT_NONE;
+	return strstr(named, "[ARGS]{\"key_y\"") ? TOOL_FORMAT_MISTRAL_ARGS : TOOL_FORMAT_MISTRAL;
 }
 
 enum tool_format tool_format_of_template(const struct chat_template *t)

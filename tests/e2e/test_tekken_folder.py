@@ -1,4 +1,5 @@
 """A model whose folder has tekken.json and neither tokenizer.json nor a chat template, as Mistral publishes some: it answers chats."""
+import json
 import shutil
 
 import pytest
@@ -35,6 +36,14 @@ def test_chats_have_mistrals_prompt(folder):
         assert e.api.call("POST", "/tokenize", {"messages": [MESSAGES[0]] + parts})["tokens"] == ids
         answer = e.api.call("POST", "/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 4, "temperature": 0})
         assert answer["usage"]["prompt_tokens"] == len(ids) and answer["usage"]["completion_tokens"] >= 1
+        tools = [{"type": "function", "function": {"name": name, "parameters": {
+            "type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": False}}} for name in ("f", "g")]
+        for choice, names in (("required", {"f", "g"}), ({"type": "function", "function": {"name": "g"}}, {"g"})):
+            answer = e.api.call("POST", "/v1/chat/completions", {"messages": MESSAGES, "tools": tools, "tool_choice": choice, "max_tokens": 60,
+                                                                 "parallel_tool_calls": False, "seed": 1})
+            (call,) = answer["choices"][0]["message"]["tool_calls"]
+            assert call["function"]["name"] in names and json.loads(call["function"]["arguments"])["a"] in (1, 2), call
+            assert len(call["id"]) == 9 and answer["choices"][0]["finish_reason"] in ("tool_calls", "stop")
         with pytest.raises(ApiError) as refused:
             e.api.call("POST", "/v1/chat/completions", {"messages": [{"role": "judge", "content": "a"}]})
         assert refused.value.status == 400 and 'role "judge"; this model knows system, user, assistant and tool' in refused.value.message

@@ -380,7 +380,8 @@ Test(tool_calls, the_form_is_what_the_template_writes)
 		     TOOL_FORMAT_MISTRAL);
 	cr_expect_eq(format_of(TURNS "[TOOL_CALLS]{{ c.function.name }}[ARGS]{{ c.function.arguments | "
 				     "tojson }}" END_TURNS),
-		     TOOL_FORMAT_MISTRAL);
+		     TOOL_FORMAT_MISTRAL_ARGS);
+	cr_expect_eq(format_of(TURNS "[TOOL_CALLS]{{ c.function.name }}{{ c.function.arguments | tojson }}" END_TURNS), TOOL_FORMAT_MISTRAL);
 	cr_expect_eq(format_of(TURNS "<tool_call>\n<function={{ c.function.name }}>\n{% for k, v in c.function.arguments | items %}"
 			       "<parameter={{ k }}>\n{{ v }}\n</parameter>\n{% endfor %}</function>\n</tool_call>" END_TURNS),
 		     TOOL_FORMAT_QWEN3_CODER);
