@@ -270,6 +270,10 @@ static const struct {
 	{"no_rope_layers", ARCH_NO_ROPE, NAN},
 	{"no_rope_layer_interval", ARCH_NO_ROPE, NAN},
 	{"cross_attention_layers", 0, NAN},
+	{"vision_lora", 0, NAN},
+	{"speech_lora", 0, NAN},
+	{"full_attn_mod", 0, 1},
+	{"interpolate_factor", 0, 1},
 	{"hidden_activation", ARCH_GELU, NAN},
 	{"attn_logit_softcapping", ARCH_ATTENTION_CAP, 0},
 	{"final_logit_softcapping", ARCH_SOFT_CAPS, 0},
@@ -490,8 +494,8 @@ static const char *const INERT[] = {
 	/* of layers behind the model's own that guess further tokens, or of models that do */
 	"use_mtp", "num_mtp_modules", "mtp_transformer_layers", "mtp_layer_types", "mtp_mlp_layer_types", "mtp_num_hidden_layers",
 	"mtp_hybrid_override_pattern", "mtp_layers_block_type", "mtp_use_dedicated_embeddings", "mup_denominator",
-	/* images, which are not computed */
-	"vision_config", "image_token_id", "video_token_id", "vision_token_id", "vision_start_token_id",
+	/* images and sound, which are not computed */
+	"vision_config", "audio_config", "audio_processor", "img_processor", "embd_layer", "image_token_id", "video_token_id", "vision_token_id", "vision_start_token_id",
 	"vision_end_token_id",
 	/* text */
 	"bos_token", "eos_token", "pad_token", "unk_token", "chat_template", "add_bos_token", "add_eos_token",

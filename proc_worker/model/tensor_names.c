@@ -409,9 +409,30 @@ static enum err add_fused(struct safetensors *st, const struct model_config *c, 
 	return finish(&a, e, em);
 }
 
+/* Matrices to which adapters for images and sound are added have names of such: of text they are all. */
+static enum err add_bases(struct safetensors *st, const struct model_config *c, struct err_msg *em)
+{
+	static const char base[] = ".base_layer.";
+	struct additions a = {.st = st};
+	char name[NAME_BYTES];
+	enum err e = ERR_OK;
+
+	for (u32 i = 0; !e && arch_has_own(c->arch, "vision_lora") && i < safetensors_count(st); i++) {
+		const struct st_tensor *t = safetensors_at(st, i);
+		const char *at = strstr(t->name, base);
+		if (!at || strlen(t->name) >= NAME_BYTES)
+			continue;
+		snprintf(name, sizeof(name), "%.*s.%s", (int)(at - t->name), t->name, at + sizeof(base) - 1);
+		e = add(&a, name, t, em);
+	}
+	return finish(&a, e, em);
+}
+
 enum err tensor_names_add(struct safetensors *st, const struct model_config *c, struct err_msg *em)
 {
 	enum err e = add_prefixes(st, c, em);
 
+	if (!e)
+		e = add_bases(st, c, em);
 	return e ? e : add_fused(st, c, em);
 }

@@ -324,7 +324,7 @@ gemma4_text/none gemma4_text/untied gemma4_text/values gemma4_text/by-layer gemm
 lfm2/old lfm2/bias lfm2/odd lfm2_moe/odd qwen3_5_text/none qwen3_5_text/odd qwen3_5_text/save-whole qwen3_5_moe_text/none qwen3_next/odd
 granite_mamba/experts granite_mamba/odd bamba/none falcon_h1/none falcon_h1/odd olmo_hybrid/none olmo_hybrid/odd nemotron_h/mlps-last nemotron_h/experts-narrow nemotron_h/odd
 jamba/none jamba/odd mamba/none falcon_mamba/odd mamba2/none mamba2/odd
-kimi_linear/layer-types kimi_linear/odd hyperclovax/none hyperclovax/no-post-norm sarvam_moe/none sarvam_moe/odd mllama/none mllama/first-and-last exaone/llama3 exaone/odd bailing_moe/none bailing_moe/groups bailing_moe/odd
+kimi_linear/layer-types kimi_linear/odd hyperclovax/none hyperclovax/no-post-norm sarvam_moe/none sarvam_moe/odd phi4mm/none phi4mm/odd mllama/none mllama/first-and-last exaone/llama3 exaone/odd bailing_moe/none bailing_moe/groups bailing_moe/odd
 gemma4_text/small-odd gemma4_text/mixture gemma4_text/mixture-small gemma4_text/save-whole-new
 granitemoehybrid/none granitemoehybrid/no-positions vaultgemma/none helium/biases jais2/none jais2/bias-missing minimax_m2/none minimax_m2/partial-new
 minimax_m2/save-raw dots1/groups solar_open/none flex_olmo/none mistral4/beta mistral4/groups youtu/none minicpm/none minicpm/scales-missing mimo/none

@@ -1,6 +1,10 @@
 """Small models of families whose tensors have other names or numbers than what computes the same, for families_differential.py. EXAONE 3 is
-Llama and Ling 2 GLM 4.5, and transformers has neither: families_standins.py makes references of them by what is here. Llama 3.2
+Llama, Ling 2 GLM 4.5 and the language part of Phi 4 Multimodal Phi 3, and transformers has none of them so: families_standins.py makes references of them by what is here. Llama 3.2
 Vision without an image is Llama without some of its layers."""
+import re
+
+import torch
+
 from families_fields import COMMON, LLAMA3, MISSING, YARN, new_rope
 
 EXAONE = {**COMMON, "architectures": ["ExaoneForCausalLM"], "model_type": "exaone", "num_hidden_layers": MISSING, "num_layers": 3,
@@ -43,6 +47,35 @@ def ling_config(c):
             **({"partial_rotary_factor": c["rotary_dim"] / c["head_dim"]} if "rotary_dim" in c else {})}
 
 
+def phi_config(c):
+    return {**without(c, "audio_processor", "embd_layer", "full_attn_mod", "img_processor", "interpolate_factor", "lm_head_bias", "mlp_bias", "speech_lora",
+                      "vision_lora", "audio_config", "vision_config"), "architectures": ["Phi3ForCausalLM"], "model_type": "phi3"}
+
+
+def phi_name(name):
+    """Matrices that adapters for images and sound are added to."""
+    return re.sub(r"((qkv|o|gate_up|down)_proj)\.", r"\1.base_layer.", name)
+
+
+def phi_to_file(tensors):
+    adapters = {phi_name(name).replace("base_layer", "lora_%s.%s" % (side, kind)): torch.ones(4, 4)
+                for name in tensors if phi_name(name) != name for side in "AB" for kind in ("speech", "vision")}
+    return {**{phi_name(name): t for name, t in tensors.items()}, **adapters}
+
+
+def phi4mm():
+    yield "none", {}
+    yield "plain-rope", {"rope_scaling": None}
+    yield "window", {"sliding_window": 8}
+    yield "untied", {"tie_word_embeddings": False}
+    yield "odd", {"hidden_size": 60, "num_attention_heads": 6, "num_key_value_heads": 3, "intermediate_size": 69, "vocab_size": 97}
+
+
+def phi4_multimodal():
+    yield "none", {}
+    yield "untied", {"tie_word_embeddings": False}
+
+
 def exaone():
     yield "none", {}
     yield "llama3", {"rope_scaling": {**LLAMA3, "factor": 8.0}, "rope_theta": 1000000}
@@ -76,6 +109,18 @@ def ling():
                   "moe_intermediate_size": 21, "moe_shared_expert_intermediate_size": 21}
 
 
+LONG = {"type": "longrope", "short_factor": [1.0, 1.1, 1.25, 1.4], "long_factor": [1.5, 2.0, 3.0, 4.5]}  # of 8 dimensions of 10
+ADAPTER = {"dp": 0.01, "layer": "((layers.*self_attn\\.(qkv|o)_proj)|(layers.*mlp\\.(gate_up|down)_proj))", "lora_alpha": 320, "r": 4}
+PHI4MM = {**COMMON, "architectures": ["Phi4MMForCausalLM"], "model_type": "phi4mm", "attention_bias": False, "audio_processor": {"name": "cascades"},
+          "embd_layer": {"embedding_cls": "image_audio"}, "embd_pdrop": 0.0, "full_attn_mod": 1, "img_processor": None, "interpolate_factor": 1,
+          "lm_head_bias": False, "mlp_bias": False, "original_max_position_embeddings": 32, "pad_token_id": 0, "partial_rotary_factor": 0.8,
+          "resid_pdrop": 0.0, "rope_scaling": LONG, "sliding_window": 262144, "speech_lora": ADAPTER, "vision_lora": ADAPTER,
+          "tie_word_embeddings": True, "auto_map": {"AutoConfig": "configuration_phi4mm.Phi4MMConfig"}}
+PHI4_MULTIMODAL = {**COMMON, "architectures": ["Phi4MultimodalForCausalLM"], "model_type": "phi4_multimodal", "audio_config": {"hidden_size": 8},
+                   "vision_config": {"hidden_size": 8}, "original_max_position_embeddings": 32, "pad_token_id": 0, "rope_theta": MISSING,
+                   "partial_rotary_factor": MISSING, "sliding_window": None, "tie_word_embeddings": True,
+                   "rope_parameters": {"rope_type": "longrope", "rope_theta": 10000.0, "partial_rotary_factor": 0.8, "original_max_position_embeddings": 32,
+                                       "short_factor": LONG["short_factor"], "long_factor": LONG["long_factor"]}}
 MLLAMA = {**COMMON, "architectures": ["MllamaForCausalLM"], "model_type": "mllama_text_model", "num_hidden_layers": 5, "cross_attention_layers": [1, 3],
           "rope_scaling": {**LLAMA3, "factor": 8.0}, "rope_theta": 500000.0, "dropout": 0, "pad_token_id": 4}
 WHOLE = {"architectures": ["MllamaForConditionalGeneration"], "model_type": "mllama", "image_token_index": 131, "tie_word_embeddings": False,
@@ -92,7 +137,7 @@ def mllama():
     yield "odd", {"hidden_size": 60, "num_attention_heads": 6, "num_key_value_heads": 3, "intermediate_size": 69, "vocab_size": 97}
 
 
-FAMILIES = {"mllama": (MLLAMA, mllama), "exaone": (EXAONE, exaone), "bailing_moe": (LING, ling)}
+FAMILIES = {"phi4mm": (PHI4MM, phi4mm), "phi4_multimodal": (PHI4_MULTIMODAL, phi4_multimodal), "mllama": (MLLAMA, mllama), "exaone": (EXAONE, exaone), "bailing_moe": (LING, ling)}
 WHOLE_SAVES = [("newer", {"whole": WHOLE, "prefix": "model.language_model."}),
                ("sharded", {"whole": WHOLE, "prefix": "language_model.model.", "shards": 3})]
 SAVES = [("bf16", {"dtype": "bfloat16"}), ("sharded", {"shards": 3})]

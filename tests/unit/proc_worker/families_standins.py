@@ -5,7 +5,7 @@ InternLM2 is Llama with q, k and v in one tensor: for every KV head the rows of 
 is Llama with the biases of q, k, v and all others switched by two fields. MiniCPM is Granite by other fields, MiMo Qwen 2 whose
 further layers are not read: their tensors have the same names. The experts of Qwen 3 VL's mixtures are Qwen 3's, transposed.
 OLMo Hybrid is there, under other names than its files have, and with one convolution for three. So is Sarvam, whose files have
-q, k and v in one tensor, and by whose names Ling 2 is GLM 4.5. EXAONE 3 is in families_renamed.py."""
+q, k and v in one tensor, and by whose names Ling 2 is GLM 4.5. EXAONE 3 and Phi 4 Multimodal are in families_renamed.py."""
 import re
 
 import torch
@@ -18,7 +18,7 @@ INTERNLM2 = [(r"model\.embed_tokens", "model.tok_embeddings"), (r"lm_head", "out
 
 
 def has(config):
-    return config["model_type"] in ("internlm2", "internlm3", "qwen3_vl_moe_text", "olmo_hybrid", "sarvam_moe", "exaone", "bailing_moe")
+    return config["model_type"] in ("internlm2", "internlm3", "qwen3_vl_moe_text", "olmo_hybrid", "sarvam_moe", "exaone", "bailing_moe", "phi4mm", "phi4_multimodal")
 
 
 OLMO_NORMS = {"input_layernorm": "attention_layer_norm", "post_attention_layernorm": "feedforward_layer_norm"}
@@ -113,6 +113,8 @@ def config(c):
         return {**c, "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe"}
     if c["model_type"] == "exaone":
         return families_renamed.exaone_config(c)
+    if c["model_type"] in ("phi4mm", "phi4_multimodal"):
+        return families_renamed.phi_config(c)
     if c["model_type"] == "bailing_moe":
         return families_renamed.ling_config(c)
     if not has(c) or c["model_type"] in ("olmo_hybrid", "sarvam_moe"):
@@ -157,6 +159,10 @@ def to_file(c, tensors):
         return sarvam_to_file(tensors)
     if c["model_type"] == "exaone":
         return {families_renamed.exaone_name(name): t for name, t in tensors.items()}
+    if c["model_type"] == "phi4mm":
+        return families_renamed.phi_to_file(tensors)
+    if c["model_type"] == "phi4_multimodal":
+        return tensors
     tensors = {k: v for k, v in tensors.items() if not absent(c, k)}
     if c["model_type"] == "internlm3":
         return tensors
@@ -182,8 +188,12 @@ def from_file(c, tensors, state):
         return olmo_from_file(tensors, state)
     if c["model_type"] in ("sarvam_moe", "bailing_moe"):
         return sarvam_from_file(tensors, state)
+    if c["model_type"] in ("phi4mm", "phi4_multimodal"):
+        named = families_renamed.phi_name if c["model_type"] == "phi4mm" else str
+        return {name: tensors["model.embed_tokens.weight" if name == "lm_head.weight" and c["tie_word_embeddings"] else named(name)] for name in state}
     if c["model_type"] == "exaone":
-        return {name: tensors.get(families_renamed.exaone_name(name), tensors["transformer.wte.weight"]) for name in state}
+        tied = c.get("tie_word_embeddings", True)
+        return {name: tensors["transformer.wte.weight" if name == "lm_head.weight" and tied else families_renamed.exaone_name(name)] for name in state}
     out = {name: torch.zeros_like(t) for name, t in state.items()}
     for name in out:
         if absent(c, name):

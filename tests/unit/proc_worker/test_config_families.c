@@ -618,6 +618,13 @@ Test(config_families, norms_behind_blocks_of_hyperclova_x_take_the_blocks_multip
 	refused("GraniteForCausalLM", "\"use_post_norm\": true", ERR_UNSUPPORTED, "\"use_post_norm\" is set, which is not supported for GraniteForCausalLM");
 }
 
+Test(config_families, adapters_of_phi_4_multimodal_for_images_say_nothing_of_text)
+{
+	good("Phi4MMForCausalLM", "\"vision_lora\": {\"r\": 4}, \"speech_lora\": {\"r\": 4}, \"full_attn_mod\": 1, \"interpolate_factor\": 1, \"embd_layer\": {}");
+	refused("Phi4MMForCausalLM", "\"interpolate_factor\": 2", ERR_UNSUPPORTED, "\"interpolate_factor\" is set");
+	refused("Phi3ForCausalLM", "\"vision_lora\": {\"r\": 4}", ERR_UNSUPPORTED, "\"vision_lora\" is set");
+}
+
 #define MLLAMA "MllamaForConditionalGeneration"
 #define MLLAMA_SIZES \
 	"\"model_type\": \"mllama\", \"image_token_index\": 64, \"vision_config\": {}, \"text_config\": {\"model_type\": \"mllama_text_model\", \"hidden_act\": \"silu\", " SIZES
