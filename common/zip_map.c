@@ -98,7 +98,7 @@ static enum err read_end(struct archive *a, struct err_msg *em)
 	u64 end;
 
 	if (!find_end(a, &end))
-		return err_set(em, ERR_FORMAT, "truncated: a ZIP archive ends with the record of its directory, which these %llu bytes do not",
+		return err_set(em, ERR_FORMAT, "truncated, or something stands behind it: a ZIP archive ends with the record of its directory, which these %llu bytes do not",
 			       (unsigned long long)a->bytes);
 	const u8 *p = a->at + end;
 	a->count = u16_at(p + 10);
@@ -185,6 +185,9 @@ static enum err read_entry(struct zip_entry *x, const struct archive *a, const u
 	*used = CENTRAL_BYTES + (u64)x->name_bytes + extra + u16_at(p + 32);
 	if (*used > left)
 		return err_set(em, ERR_FORMAT, "the directory ends amid an entry");
+	for (u32 i = 0; i < x->name_bytes; i++) /* it is printed */
+		if ((u8)x->name[i] < 0x20 || x->name[i] == 0x7f)
+			return err_set(em, ERR_FORMAT, "there is a control character in the name of an entry");
 	enum err e = read_extra(p + CENTRAL_BYTES + x->name_bytes, extra, (u64 *const[]){&x->bytes, &packed, &x->header}, em);
 	if (!e && (u16_at(p + 8) & FLAG_ENCRYPTED))
 		e = err_set(em, ERR_UNSUPPORTED, "it is encrypted; entries must be stored as they are");

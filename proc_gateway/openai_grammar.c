@@ -349,6 +349,20 @@ static u32 write_mistral(struct json_writer *w, const struct openai_fields *f, c
 	return count;
 }
 
+/* Whether calls in that form can be read again: names end where a mark begins. */
+static bool can_be_named(const struct openai_fields *f)
+{
+	for (struct json_iter it = json_iterate(f->tools); json_next(&it);) {
+		const char *name = "";
+		size_t bytes = 0;
+		(void)json_string(json_get(function_of(it.value), "name"), &name, &bytes);
+		for (size_t i = 0; i < bytes; i++)
+			if (!tool_name_has(name[i]))
+				return false;
+	}
+	return true;
+}
+
 /* One call or more, each behind its mark. */
 static u32 write_mistral_args(struct json_writer *w, const struct openai_fields *f, const char *named, bool several)
 {
@@ -370,6 +384,17 @@ static u32 write_mistral_args(struct json_writer *w, const struct openai_fields 
 			continue;
 		json_array_begin(w);
 		json_write_cstr(w, name);
+		json_object_begin(w); /* an identity, as some versions write it */
+		json_key(w, "any");
+		json_array_begin(w);
+		json_array_begin(w);
+		json_array_end(w);
+		json_array_begin(w);
+		json_write_cstr(w, "[CALL_ID]");
+		write_regex(w, "[a-zA-Z0-9]{9}");
+		json_array_end(w);
+		json_array_end(w);
+		json_object_end(w);
 		json_write_cstr(w, "[ARGS]");
 		write_parameters(w, json_get(function, "parameters"));
 		json_array_end(w);
@@ -432,10 +457,10 @@ static bool take_tool_call(struct source *s, const char *named)
 	json_array_begin(&w);
 	if (s->r->tool_format == TOOL_FORMAT_HERMES || s->r->tool_format == TOOL_FORMAT_QWEN3_CODER) /* which is read as well */
 		count = write_hermes(&w, f, named, several);
-	else if (s->r->tool_format == TOOL_FORMAT_MISTRAL)
-		count = write_mistral(&w, f, named, several);
-	else if (s->r->tool_format == TOOL_FORMAT_MISTRAL_ARGS)
+	else if (s->r->tool_format == TOOL_FORMAT_MISTRAL_ARGS && can_be_named(f))
 		count = write_mistral_args(&w, f, named, several);
+	else if (tool_format_is_mistral(s->r->tool_format)) /* a list is read of either */
+		count = write_mistral(&w, f, named, several);
 	else
 		count = write_calls(&w, f, named, TOOL_FORMAT_LLAMA3);
 	json_array_end(&w);

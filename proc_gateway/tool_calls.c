@@ -13,7 +13,7 @@ enum { SCAN_DEPTH_MAX = 128, CALL_ID_GAP_MAX = 128 };
 static const char python_tag[] = "<|python_tag|>", hermes_end[] = "</tool_call>",
 		  mistral_arguments[] = "[ARGS]";
 
-static bool is_name_char(char c)
+bool tool_name_has(char c)
 {
 	return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
 	       c == '-' || c == '.';
@@ -404,7 +404,7 @@ static bool before(struct tool_calls *t, struct buf *content)
 	} else if (bare && c == '[') {
 		t->in_list = true;
 		t->at++;
-	} else if (bare && is_name_char(c)) {
+	} else if (bare && tool_name_has(c)) {
 		t->scan.token_begin = t->at;
 		t->state = TOOL_NAME;
 	} else {
@@ -417,7 +417,7 @@ static bool before(struct tool_calls *t, struct buf *content)
 static bool in_name(struct tool_calls *t, struct buf *content)
 {
 	size_t begin = t->scan.token_begin, end;
-	for (end = begin; end < t->held.bytes && is_name_char(t->held.data[end]);)
+	for (end = begin; end < t->held.bytes && tool_name_has(t->held.data[end]);)
 		end++;
 	t->at = end;
 	if (tool_left(t) == 0)

@@ -21,6 +21,9 @@ enum tool_format {
 	TOOL_FORMAT_MISTRAL_ARGS, /* [TOOL_CALLS]name[ARGS]{...}, as newer ones write it; read alike */
 };
 
+/* Whether a name without quotes, as TOOL_FORMAT_MISTRAL_ARGS has them, may have this character. */
+bool tool_name_has(char c);
+
 static inline bool tool_format_is_mistral(enum tool_format format)
 {
 	return format == TOOL_FORMAT_MISTRAL || format == TOOL_FORMAT_MISTRAL_ARGS;

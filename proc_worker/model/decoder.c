@@ -661,6 +661,7 @@ enum err decoder_forward(struct decoder *d, const struct inputs *in, const struc
 {
 	ASSERT(in->tokens > 0);
 	decoder_lay_out(d, in->tokens);
+	d->tokens = in->tokens;
 	d->rope_rows = rope_tables_rows(d->config.rope, in);
 	d->narrowed = false;
 	d->pending = false;

@@ -69,10 +69,10 @@ struct decoder {
 	struct lora_step lora;
 	/* [logit_rows_max, no more than tokens of the step][...] */
 	float *picked, *picked_delta, *picked_normed;
-	float *logits; /* [vocab]; rank 0 */
+	float *logits; /* of [vocab] each; rank 0 */
 	/* Of a step with `last_only`, the last layer with keys and values of which kept one token a row. */
 	bool narrowed;
-	u32 rows;	   /* of the step */
+	u32 tokens, rows;  /* of the step */
 	u32 *last;	   /* [rows] the token kept */
 	u32 *last_positions, *last_rope_rows; /* [rows] its position, and row of the rotary tables */
 	u32 *single_start; /* [tokens_max + 1] rows of one query each */

@@ -83,7 +83,7 @@ enum err decoder_logits(struct decoder *d, const u32 *tokens, u32 count, float *
 	size_t hidden = c->model->hidden;
 
 	*out = c->shard->rank == 0 ? d->logits : NULL;
-	ASSERT(count <= c->logit_rows_max);
+	ASSERT(count <= c->logit_rows_max && count <= d->tokens);
 	if (count == 0)
 		return ERR_OK;
 	for (u32 i = 0; i < count; i++) {

@@ -2,6 +2,7 @@
  * gives away. Runs nothing of the file, and trusts no shape. */
 #include "proc_worker/model/torch_file.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,7 +10,10 @@
 #include "proc_worker/model/safetensors_priv.h"
 #include "proc_worker/model/torch_storages_priv.h"
 
-enum { TENSORS_MAX = 1024 * 1024, NAME_BYTES_MAX = 1024, SHOWN_BYTES = 201 };
+enum { TENSORS_MAX = 1024 * 1024, NAME_BYTES_MAX = 1024, NAMES_BYTES_MAX = 64 << 20, SHOWN_BYTES = 201 };
+
+/* What values of a file may take: there is little else in a pickle of weights than places and names. */
+static const u64 VALUES_BYTES_LEAST = 64 << 20, VALUES_BYTES_MAX = 1 << 30;
 
 /* The call that makes a tensor; NULL: the value is none. Parameters are tensors of a class of their own. */
 static const struct pickle_value *tensor_of(const struct pickle_value *v)
@@ -36,12 +40,12 @@ static enum err read_numbers(u64 out[ST_DIMS_MAX], u32 *count, const struct pick
 	return ERR_OK;
 }
 
-/* Elements must lie row by row, without anything in between; strides of dimensions of one element mean nothing. */
-static enum err read_places(struct st_tensor *t, const struct pickle_value *shape, const struct pickle_value *strides, u64 *elements, struct err_msg *em)
+/* Whether elements lie row by row, without anything in between; strides of dimensions of one element mean nothing. Otherwise `how` says it. */
+static enum err read_places(struct st_tensor *t, const struct pickle_value *shape, const struct pickle_value *strides, u64 *elements, bool *in_rows,
+			    char how[static SHOWN_BYTES], struct err_msg *em)
 {
 	u64 stride[ST_DIMS_MAX], next = 1;
-	char text[128], found[128];
-	bool rows = true;
+	char text[64], found[64];
 	u32 dims;
 
 	enum err e = read_numbers(t->shape, &t->dims, shape, "shape", em);
@@ -50,35 +54,48 @@ static enum err read_places(struct st_tensor *t, const struct pickle_value *shap
 	if (e)
 		return e;
 	*elements = 1;
+	*in_rows = true;
 	for (u32 i = 0; i < t->dims; i++)
 		if (__builtin_mul_overflow(*elements, t->shape[i], elements))
 			return err_set(em, ERR_FORMAT, "its shape has more elements than can be counted");
 	for (u32 i = t->dims; i > 0 && dims == t->dims && *elements > 0; i--) {
-		rows = rows && (t->shape[i - 1] == 1 || stride[i - 1] == next);
+		*in_rows = *in_rows && (t->shape[i - 1] == 1 || stride[i - 1] == next);
 		next *= t->shape[i - 1];
 	}
-	if (rows && dims == t->dims)
-		return ERR_OK;
 	safetensors_print_shape(text, sizeof(text), t->shape, t->dims);
 	safetensors_print_shape(found, sizeof(found), stride, dims);
-	return err_set(em, dims == t->dims ? ERR_UNSUPPORTED : ERR_FORMAT,
-		       "its elements of %s do not lie row by row (strides %s); save the weights again, with .contiguous() of every tensor", text, found);
+	if (dims != t->dims)
+		return err_set(em, ERR_FORMAT, "its shape is %s, and its strides are %s", text, found);
+	snprintf(how, SHOWN_BYTES, "not row by row (strides %s); save the weights again, with .contiguous() of every tensor", found);
+	return ERR_OK;
 }
 
-static enum err read_tensor(struct st_tensor *t, const struct torch_storages *s, const struct pickle_value *v, struct err_msg *em)
+/* What views of negated or conjugated values say of themselves, behind all that others have. */
+static bool has_metadata(const struct pickle_value *v, u32 usual)
+{
+	const struct pickle_value *m = v->count > usual ? v->items[usual] : NULL;
+
+	return m && m->kind != PICKLE_NONE && !(m->kind == PICKLE_DICT && m->count == 0);
+}
+
+static enum err read_tensor(struct st_tensor *t, const struct torch_storages *s, const struct pickle_value *v, struct arena *arena, struct err_msg *em)
 {
 	const struct pickle_value *const *a = v->items;
 	const bool typed = v->global->id == TORCH_TENSOR;
 	struct torch_storage storage;
+	char how[SHOWN_BYTES], type[2 * SHOWN_BYTES];
 	u64 elements = 0, begin;
+	bool in_rows = true;
 	u32 bits = 0;
 
 	if (v->count < (typed ? 6u : 7u) || a[0]->kind != PICKLE_PERSISTENT || a[1]->kind != PICKLE_INT || a[1]->integer < 0 ||
 	    (!typed && (a[6]->kind != PICKLE_GLOBAL || a[6]->global->id < TORCH_DTYPE)))
 		return err_set(em, ERR_FORMAT, "it is not made of (storage, offset, shape, strides, ..)");
+	if (has_metadata(v, typed ? 6 : 7))
+		return err_set(em, ERR_UNSUPPORTED, "it is a view with something said of its values (negated, conjugated); save the weights again, with .clone() of it");
 	enum err e = torch_storages_find(s, a[0], &storage, em);
 	if (!e)
-		e = read_places(t, a[2], a[3], &elements, em);
+		e = read_places(t, a[2], a[3], &elements, &in_rows, how, em);
 	if (e)
 		return e;
 	bool known = safetensors_set_type(t, typed ? storage.type : torch_type_of(a[6]->global), &bits);
@@ -90,7 +107,15 @@ static enum err read_tensor(struct st_tensor *t, const struct torch_storages *s,
 			       (long long)a[1]->integer, (unsigned long long)storage.bytes);
 	}
 	t->data = storage.data + begin;
-	return ERR_OK;
+	if (in_rows)
+		return ERR_OK;
+	/* which nobody may want: whoever does says so by the type */
+	snprintf(type, sizeof(type), "%s, %s", t->dtype_name, how);
+	t->dtype_name = arena_strdup(arena, type);
+	t->usable = false;
+	t->data = storage.data;
+	t->bytes = 0;
+	return t->dtype_name ? ERR_OK : err_set(em, ERR_NO_MEMORY, "out of memory");
 }
 
 /* A name as others have it, for it is printed and compared. */
@@ -98,8 +123,11 @@ static enum err read_name(const char **out, const struct pickle_value *key, stru
 {
 	if (key->count == 0 || key->count > NAME_BYTES_MAX)
 		return err_set(em, ERR_FORMAT, "its name has %u bytes; it must have 1 to %d", key->count, NAME_BYTES_MAX);
-	if (memchr(key->text, '\0', key->count) || !utf8_valid(key->text, key->count))
-		return err_set(em, ERR_FORMAT, "there is a NUL in its name, or it is no UTF-8");
+	for (u32 i = 0; i < key->count; i++)
+		if ((u8)key->text[i] < 0x20 || key->text[i] == 0x7f)
+			return err_set(em, ERR_FORMAT, "there is a control character in its name");
+	if (!utf8_valid(key->text, key->count))
+		return err_set(em, ERR_FORMAT, "its name is no UTF-8");
 	*out = arena_strndup(arena, key->text, key->count);
 	return *out ? ERR_OK : err_set(em, ERR_NO_MEMORY, "out of memory");
 }
@@ -110,6 +138,7 @@ static enum err read_tensors(struct st_tensor *tensors, u32 *count, const struct
 	const struct pickle_value *dict = s->weights.value;
 	char shown[SHOWN_BYTES];
 	enum err e = ERR_OK;
+	u64 named = 0; /* one text of the file may be the name of many */
 
 	for (u32 i = 0; !e && i + 1 < dict->count; i += 2) {
 		const struct pickle_value *key = dict->items[i], *v = tensor_of(dict->items[i + 1]);
@@ -117,9 +146,10 @@ static enum err read_tensors(struct st_tensor *tensors, u32 *count, const struct
 			continue;
 		struct st_tensor *t = &tensors[*count];
 		*t = (struct st_tensor){.file = name};
-		e = read_name(&t->name, key, arena, em);
+		named += key->count;
+		e = named > NAMES_BYTES_MAX ? err_set(em, ERR_TOO_LONG, "names of more than %d bytes", NAMES_BYTES_MAX) : read_name(&t->name, key, arena, em);
 		if (!e)
-			e = read_tensor(t, s, v, em);
+			e = read_tensor(t, s, v, arena, em);
 		if (e)
 			err_prefix(em, "tensor %s", pickle_print_text(shown, sizeof(shown), key->text, key->count));
 		else
@@ -149,7 +179,8 @@ static enum err read_weights(struct st_tensor **out, u32 *count, const struct to
 enum err torch_file_read(struct st_tensor **out, u32 *count, u64 *identity, const char *name, const void *file, u64 bytes, struct arena *arena,
 			 struct err_msg *em)
 {
-	struct arena values = {.chunk_bytes = 256 * 1024};
+	const u64 many = VALUES_BYTES_LEAST + (bytes < VALUES_BYTES_MAX / 64 ? 64 * bytes : VALUES_BYTES_MAX);
+	struct arena values = {.chunk_bytes = 256 * 1024, .limit_bytes = many < VALUES_BYTES_MAX ? many : VALUES_BYTES_MAX};
 	struct torch_storages s;
 
 	*out = NULL;

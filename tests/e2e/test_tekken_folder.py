@@ -43,7 +43,12 @@ def test_chats_have_mistrals_prompt(folder):
                                                                  "parallel_tool_calls": False, "seed": 1})
             (call,) = answer["choices"][0]["message"]["tool_calls"]
             assert call["function"]["name"] in names and json.loads(call["function"]["arguments"])["a"] in (1, 2), call
-            assert len(call["id"]) == 9 and answer["choices"][0]["finish_reason"] in ("tool_calls", "stop")
+            assert len(call["id"]) == 9 and answer["choices"][0]["finish_reason"] == "tool_calls"
+        odd = [{"type": "function", "function": {"name": "get weather [ARGS]", "parameters": tools[0]["function"]["parameters"]}}]
+        answer = e.api.call("POST", "/v1/chat/completions", {"messages": MESSAGES, "tools": odd, "tool_choice": "required", "max_tokens": 90, "seed": 1,
+                                                             "parallel_tool_calls": False})
+        (call,) = answer["choices"][0]["message"]["tool_calls"]
+        assert call["function"]["name"] == "get weather [ARGS]" and answer["choices"][0]["finish_reason"] == "tool_calls"
         with pytest.raises(ApiError) as refused:
             e.api.call("POST", "/v1/chat/completions", {"messages": [{"role": "judge", "content": "a"}]})
         assert refused.value.status == 400 and 'role "judge"; this model knows system, user, assistant and tool' in refused.value.message

@@ -285,7 +285,7 @@ def test_what_cannot_be_read_in_place_is_refused(tmp_path, demo):
     short[name] = Tensor(Storage(kind, raw[:-2], "s"), shape)
     behind = state_dict(demo)
     behind[name] = Tensor(Storage(kind, raw, "b"), shape, offset=1)
-    for which, value, text in (("turned", turned, "do not lie row by row (strides [1, 704]); save the weights again, with .contiguous()"),
+    for which, value, text in (("turned", turned, "BF16, not row by row (strides [1, 704]); save the weights again, with .contiguous()"),
                                ("short", short, "does not fit its storage of %d bytes" % (len(raw) - 2)),
                                ("behind", behind, "from element 1 on does not fit its storage")):
         for form in ("zip", "older"):

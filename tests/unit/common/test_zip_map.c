@@ -166,6 +166,7 @@ static void refused(bool zip64, enum err expected, const char *text, struct lie 
 Test(zip_map, what_lies_is_refused_by_name)
 {
 	refused(false, ERR_UNSUPPORTED, "entry a/data/0: it is compressed (method 8)", LIE('d', 10, 2, 8));
+	refused(false, ERR_FORMAT, "there is a control character in the name of an entry", LIE('d', 46, 1, 27));
 	refused(false, ERR_UNSUPPORTED, "entry a/data/0: it is encrypted", LIE('d', 8, 2, 1));
 	refused(false, ERR_FORMAT, "entry a/data/0: 10 bytes stored as 9", LIE('d', 20, 4, 9));
 	refused(false, ERR_FORMAT, "entry a/data/0: 10 bytes by its header, 11 by the directory", LIE_TWICE('d', 20, 4, 11));
@@ -181,8 +182,8 @@ Test(zip_map, what_lies_is_refused_by_name)
 	refused(false, ERR_FORMAT, "no entry at byte 56 of the directory", LIE('d', 0, 1, 0));
 	refused(false, ERR_FORMAT, "the directory ends amid an entry", LIE('d', 32, 2, 60000));
 	refused(false, ERR_FORMAT, "no entry at byte 111", LIE('d', 30, 2, 1));
-	refused(false, ERR_FORMAT, "truncated: a ZIP archive ends with the record", LIE('e', 0, 1, 0));
-	refused(false, ERR_FORMAT, "truncated: a ZIP archive ends with the record", LIE('e', 20, 1, 1));
+	refused(false, ERR_FORMAT, "truncated, or something stands behind it: a ZIP archive ends with the record", LIE('e', 0, 1, 0));
+	refused(false, ERR_FORMAT, "truncated, or something stands behind it: a ZIP archive ends with the record", LIE('e', 20, 1, 1));
 	refused(false, ERR_FORMAT, "bytes behind the last entry of the directory", LIE_TWICE('e', 8, 2, 2));
 	refused(false, ERR_FORMAT, "4 entries are announced, and the directory has 165 bytes", LIE_TWICE('e', 8, 2, 4));
 	refused(false, ERR_FORMAT, "60000 entries are announced", LIE_TWICE('e', 8, 2, 60000));

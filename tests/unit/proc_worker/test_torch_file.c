@@ -72,9 +72,11 @@ Test(torch_file, dictionaries_that_lie_are_refused_by_tensor)
 			NAMED("a", TENSOR(STORAGE("FloatStorage", "0", "\6"), "\0", "\x8a\x08\0\0\0\0\0\0\0\x40K\5\x86", "K\1K\1\x86")), KEYS SIX);
 	WEIGHTS_REFUSED(ERR_FORMAT, "does not fit its storage",
 			NAMED("a", TENSOR(STORAGE("FloatStorage", "0", "\6"), "\0", "\x8a\x08\0\0\0\0\0\0\0\x40\x85", "K\1\x85")), KEYS SIX);
-	WEIGHTS_REFUSED(ERR_UNSUPPORTED, "tensor a: its elements of [2, 3] do not lie row by row (strides [1, 2])",
-			NAMED("a", TENSOR(STORAGE("FloatStorage", "0", "\6"), "\0", "K\2K\3\x86", "K\1K\2\x86")), KEYS SIX);
-	WEIGHTS_REFUSED(ERR_FORMAT, "(strides [3])", NAMED("a", TENSOR(STORAGE("FloatStorage", "0", "\6"), "\0", "K\2K\3\x86", "K\3\x85")), KEYS SIX);
+	WEIGHTS_REFUSED(ERR_FORMAT, "its shape is [2, 3], and its strides are [3]", NAMED("a", TENSOR(STORAGE("FloatStorage", "0", "\6"), "\0", "K\2K\3\x86", "K\3\x85")), KEYS SIX);
+	WEIGHTS_REFUSED(ERR_UNSUPPORTED, "tensor a: it is a view with something said of its values",
+			NAMED("a", "ctorch._utils\n_rebuild_tensor_v2\n(" STORAGE("FloatStorage", "0", "\6") "K\0K\2K\3\x86K\3K\1\x86\x89}}X\3\0\0\0neg\x88stR"), KEYS SIX);
+	WEIGHTS_REFUSED(ERR_FORMAT, "the file ends in front of storage 0", /* an empty one says nothing */
+			NAMED("a", "ctorch._utils\n_rebuild_tensor_v2\n(" STORAGE("FloatStorage", "0", "\6") "K\0K\2K\3\x86K\3K\1\x86\x89}}tR"), KEYS "\7");
 	WEIGHTS_REFUSED(ERR_FORMAT, "its shape holds something other than a count",
 			NAMED("a", TENSOR(STORAGE("FloatStorage", "0", "\6"), "\0", "J\xff\xff\xff\xff\x85", "K\1\x85")), KEYS SIX);
 	WEIGHTS_REFUSED(ERR_FORMAT, "its shape must be a tuple", NAMED("a", TENSOR(STORAGE("FloatStorage", "0", "\6"), "\0", "]", ")")), KEYS SIX);
@@ -83,11 +85,27 @@ Test(torch_file, dictionaries_that_lie_are_refused_by_tensor)
 	WEIGHTS_REFUSED(ERR_FORMAT, "the id of a storage is not", NAMED("a", TENSOR("(X\1\0\0\0atQ", "\0", ")", ")")), "].");
 	WEIGHTS_REFUSED(ERR_UNSUPPORTED, "a storage that is a part of another",
 			NAMED("a", TENSOR("(X\7\0\0\0storagectorch\nFloatStorage\nX\1\0\0\0" "0X\3\0\0\0cpuK\6)tQ", "\0", ")", ")")), KEYS SIX);
-	WEIGHTS_REFUSED(ERR_FORMAT, "there is a NUL in its name", NAMED("\0", FLOATS), KEYS SIX);
-	WEIGHTS_REFUSED(ERR_FORMAT, "or it is no UTF-8", NAMED("\xff", FLOATS), KEYS SIX);
+	WEIGHTS_REFUSED(ERR_FORMAT, "there is a control character in its name", NAMED("\0", FLOATS), KEYS SIX);
+	WEIGHTS_REFUSED(ERR_FORMAT, "there is a control character in its name", NAMED("\33", FLOATS), KEYS SIX);
+	WEIGHTS_REFUSED(ERR_FORMAT, "its name is no UTF-8", NAMED("\xff", FLOATS), KEYS SIX);
 	WEIGHTS_REFUSED(ERR_FORMAT, "its name has 0 bytes", "U\0" FLOATS "s", KEYS SIX);
 	WEIGHTS_REFUSED(ERR_FORMAT, "no tensors: none of the 1 values", NAMED("a", "K\1"), "].");
 	REFUSED(ERR_FORMAT, "it holds a list; it must be a dictionary of tensors", MAGIC PROTOCOL MACHINE "].].");
+}
+
+Test(torch_file, tensors_that_do_not_lie_row_by_row_say_so_to_whoever_wants_them)
+{
+	static const char file[] = MAGIC PROTOCOL MACHINE "}" NAMED("a", TENSOR(STORAGE("FloatStorage", "0", "\6"), "\0", "K\2K\3\x86", "K\1K\2\x86")) "." KEYS SIX;
+	struct arena arena = {0};
+	struct err_msg em = {""};
+	struct st_tensor *t;
+	u32 count;
+
+	cr_assert_eq(read_bytes(&t, &count, &arena, file, sizeof(file) - 1, &em), ERR_OK, "%s", em.text);
+	cr_assert(count == 1 && !t[0].usable && t[0].bytes == 0 && t[0].dims == 2);
+	cr_assert_str_eq(t[0].dtype_name, "F32, not row by row (strides [1, 2]); save the weights again, with .contiguous() of every tensor");
+	free(t);
+	arena_fini(&arena);
 }
 
 Test(torch_file, storages_that_lie_are_refused)
@@ -115,7 +133,7 @@ Test(torch_file, what_is_no_file_of_torch_save_is_refused)
 	REFUSED(ERR_UNSUPPORTED, "pickle 2 (protocol): another protocol than 1001", MAGIC "K\1.");
 	REFUSED(ERR_UNSUPPORTED, "pickle 3 (machine): a file of a big-endian machine", MAGIC PROTOCOL "}X\x0d\0\0\0little_endian\x89s.");
 	REFUSED(ERR_UNSUPPORTED, "pickle 4 (weights): byte 1 of the pickle: it wants torch.load, which", MAGIC PROTOCOL MACHINE "}ctorch\nload\n.");
-	REFUSED(ERR_FORMAT, "truncated: a ZIP archive ends with", "PK\3\4and nothing else, which is short");
+	REFUSED(ERR_FORMAT, "truncated, or something stands behind it: a ZIP archive ends with", "PK\3\4and nothing else, which is short");
 }
 
 /* ---------------------------------------------------------------- whole files, of the fuzzer's corpus */
