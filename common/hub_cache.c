@@ -14,12 +14,15 @@ static const char PREFIX[] = "models--", SNAPSHOTS[] = "/snapshots/";
 
 static bool is_part(const char *text, size_t bytes)
 {
-	for (size_t i = 0; i < bytes; i++)
-		if (!isalnum((unsigned char)text[i]) && !strchr("._-", text[i]))
+	/* as the Hub: no dot or dash at the ends, nor two behind each other, so no ".." either; "--" stands for '/' in folders */
+	for (size_t i = 0; i < bytes; i++) {
+		const bool mark = text[i] == '.' || text[i] == '-';
+		if (!isalnum((unsigned char)text[i]) && text[i] != '_' && !mark)
 			return false;
-	/* as the Hub: no dot or dash at the ends, so no ".." either; "--" stands for '/' in folders */
-	return bytes > 0 && bytes <= PART_BYTES_MAX && !strchr(".-", text[0]) && !strchr(".-", text[bytes - 1]) && !memmem(text, bytes, "--", 2) &&
-	       !memmem(text, bytes, "..", 2);
+		if (mark && (i == 0 || i + 1 == bytes || text[i + 1] == text[i]))
+			return false;
+	}
+	return bytes > 0 && bytes <= PART_BYTES_MAX;
 }
 
 bool hub_cache_is_name(const char *text)
