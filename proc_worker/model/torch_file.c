@@ -78,12 +78,25 @@ static bool has_metadata(const struct pickle_value *v, u32 usual)
 	return m && m->kind != PICKLE_NONE && !(m->kind == PICKLE_DICT && m->count == 0);
 }
 
+/* Nobody may want a tensor whose elements are never read: whoever does is told by its type. */
+static enum err set_aside(struct st_tensor *t, const char *how, const void *data, struct arena *arena, struct err_msg *em)
+{
+	char type[2 * SHOWN_BYTES];
+
+	snprintf(type, sizeof(type), "%s, %s", t->dtype_name, how);
+	t->dtype_name = arena_strdup(arena, type);
+	t->usable = false;
+	t->data = data;
+	t->bytes = 0;
+	return t->dtype_name ? ERR_OK : err_set(em, ERR_NO_MEMORY, "out of memory");
+}
+
 static enum err read_tensor(struct st_tensor *t, const struct torch_storages *s, const struct pickle_value *v, struct arena *arena, struct err_msg *em)
 {
 	const struct pickle_value *const *a = v->items;
 	const bool typed = v->global->id == TORCH_TENSOR;
 	struct torch_storage storage;
-	char how[SHOWN_BYTES], type[2 * SHOWN_BYTES];
+	char how[SHOWN_BYTES];
 	u64 elements = 0, begin;
 	bool in_rows = true;
 	u32 bits = 0;
@@ -98,24 +111,19 @@ static enum err read_tensor(struct st_tensor *t, const struct torch_storages *s,
 		e = read_places(t, a[2], a[3], &elements, &in_rows, how, em);
 	if (e)
 		return e;
-	bool known = safetensors_set_type(t, typed ? storage.type : torch_type_of(a[6]->global), &bits);
-	if (!known || __builtin_mul_overflow((u64)a[1]->integer, bits / 8, &begin) || __builtin_mul_overflow(elements, bits / 8, &t->bytes) ||
+	if (!safetensors_set_type(t, typed ? storage.type : torch_type_of(a[6]->global), &bits))
+		return err_set(em, ERR_FORMAT, "its type is not known");
+	if (!in_rows)
+		return set_aside(t, how, storage.data, arena, em);
+	if (__builtin_mul_overflow((u64)a[1]->integer, bits / 8, &begin) || __builtin_mul_overflow(elements, bits / 8, &t->bytes) ||
 	    begin > storage.bytes || t->bytes > storage.bytes - begin) {
 		char shape[128];
 		safetensors_print_shape(shape, sizeof(shape), t->shape, t->dims);
-		return err_set(em, ERR_FORMAT, "%s of %s from element %lld on does not fit its storage of %llu bytes", t->dtype_name ? t->dtype_name : "?", shape,
+		return err_set(em, ERR_FORMAT, "%s of %s from element %lld on does not fit its storage of %llu bytes", t->dtype_name, shape,
 			       (long long)a[1]->integer, (unsigned long long)storage.bytes);
 	}
 	t->data = storage.data + begin;
-	if (in_rows)
-		return ERR_OK;
-	/* which nobody may want: whoever does says so by the type */
-	snprintf(type, sizeof(type), "%s, %s", t->dtype_name, how);
-	t->dtype_name = arena_strdup(arena, type);
-	t->usable = false;
-	t->data = storage.data;
-	t->bytes = 0;
-	return t->dtype_name ? ERR_OK : err_set(em, ERR_NO_MEMORY, "out of memory");
+	return ERR_OK;
 }
 
 /* A name as others have it, for it is printed and compared. */

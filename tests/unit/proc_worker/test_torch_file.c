@@ -95,14 +95,16 @@ Test(torch_file, dictionaries_that_lie_are_refused_by_tensor)
 
 Test(torch_file, tensors_that_do_not_lie_row_by_row_say_so_to_whoever_wants_them)
 {
-	static const char file[] = MAGIC PROTOCOL MACHINE "}" NAMED("a", TENSOR(STORAGE("FloatStorage", "0", "\6"), "\0", "K\2K\3\x86", "K\1K\2\x86")) "." KEYS SIX;
+	static const char file[] = MAGIC PROTOCOL MACHINE "}" NAMED("a", TENSOR(STORAGE("FloatStorage", "0", "\6"), "\0", "K\2K\3\x86", "K\1K\2\x86"))
+		/* one row that is there nine times, more than its storage has */
+		NAMED("b", TENSOR(STORAGE("FloatStorage", "0", "\6"), "\0", "K\x09K\3\x86", "K\0K\1\x86")) "." KEYS SIX;
 	struct arena arena = {0};
 	struct err_msg em = {""};
 	struct st_tensor *t;
 	u32 count;
 
 	cr_assert_eq(read_bytes(&t, &count, &arena, file, sizeof(file) - 1, &em), ERR_OK, "%s", em.text);
-	cr_assert(count == 1 && !t[0].usable && t[0].bytes == 0 && t[0].dims == 2);
+	cr_assert(count == 2 && !t[1].usable && t[1].bytes == 0 && t[1].shape[0] == 9 && !t[0].usable && t[0].bytes == 0 && t[0].dims == 2);
 	cr_assert_str_eq(t[0].dtype_name, "F32, not row by row (strides [1, 2]); save the weights again, with .contiguous() of every tensor");
 	free(t);
 	arena_fini(&arena);
