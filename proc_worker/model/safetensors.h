@@ -14,7 +14,7 @@ enum { ST_DIMS_MAX = 8 };
 struct st_tensor {
 	const char *name;
 	const char *file;	/* the shard's name, for messages */
-	const char *dtype_name; /* "BF16", ... as in a file of safetensors */
+	const char *dtype_name; /* "BF16", ... as in a file of safetensors; of one that is not usable for how it lies, that as well */
 	u32 block_type;		/* of a GGUF file: enum gguf_type; else 0 */
 	u32 dims;
 	u64 shape[ST_DIMS_MAX];
