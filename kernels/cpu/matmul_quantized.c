@@ -303,18 +303,23 @@ static ALWAYS_INLINE void run_pair(const struct matmul_tile *t, u32 rows, enum f
 #ifdef __AVX512VNNI__
 /* Some of a tall tile's `stride` rows times one group, with nothing but the whole numbers in registers. */
 static ALWAYS_INLINE void run_part(const struct matmul_tile *t, u32 rows, u32 stride, struct place *p, u32 k_count,
-				   vec total[][VECS_OF_ONE])
+				   enum tile_asks asks, vec total[][VECS_OF_ONE])
 {
 	__asm__("" : "+m"(*(vec(*)[TILE_ROWS][VECS_OF_ONE])total));
-	add_group(t, rows, stride, TILE_VECS, BYTES, TILE_ASKS, p, k_count, total);
+	if (asks == TILE_ASKS_NOTHING)
+		add_group(t, rows, stride, TILE_VECS, BYTES, TILE_ASKS_NOTHING, p, k_count, total);
+	else if (asks == TILE_ASKS_IN_ORDER)
+		add_group(t, rows, stride, TILE_VECS, BYTES, TILE_ASKS_IN_ORDER, p, k_count, total);
+	else
+		add_group(t, rows, stride, TILE_VECS, BYTES, TILE_ASKS, p, k_count, total);
 }
 
-static void run_parts(const struct matmul_tile *t, u32 rows, u32 stride, struct place *p, u32 k_count,
+static void run_parts(const struct matmul_tile *t, u32 rows, u32 stride, struct place *p, u32 k_count, enum tile_asks asks,
 		      vec total[][VECS_OF_ONE])
 {
-#define PART_CASE(n)                                          \
-	case n:                                               \
-		run_part(t, n, stride, p, k_count, total);    \
+#define PART_CASE(n)                                               \
+	case n:                                                    \
+		run_part(t, n, stride, p, k_count, asks, total);   \
 		break;
 	switch (rows) {
 		PART_CASE(4)
@@ -322,7 +327,7 @@ static void run_parts(const struct matmul_tile *t, u32 rows, u32 stride, struct 
 		PART_CASE(6)
 		PART_CASE(7)
 	default:
-		run_part(t, TILE_ROWS, stride, p, k_count, total);
+		run_part(t, TILE_ROWS, stride, p, k_count, asks, total);
 		break;
 	}
 #undef PART_CASE
@@ -336,6 +341,7 @@ static void run_tall(const struct matmul_tile *t, u32 rows)
 	struct place p = {t->weights, t->units, t->scales, t->sums, tile_fetch_begin(t)};
 	struct matmul_tile part = *t;
 	const u32 parts = kern_ceil(rows, TILE_ROWS);
+	const enum tile_asks first_asks = t->prefetch_base ? TILE_ASKS_IN_ORDER : TILE_ASKS, others = t->prefetch_base ? TILE_ASKS_NOTHING : TILE_ASKS;
 	part.prefetch_step = kern_ceil(t->prefetch_step, parts);
 	for (u32 r = 0; r < rows; r++)
 		for (u32 v = 0; v < TILE_VECS; v++)
@@ -349,7 +355,7 @@ static void run_tall(const struct matmul_tile *t, u32 rows)
 			at.x = p.x + first * 4;
 			at.scales = p.scales + first * 4;
 			at.sums = p.sums + first * 4;
-			run_parts(&part, end - first, rows, &at, count, total + first);
+			run_parts(&part, end - first, rows, &at, count, i > 0 ? others : first_asks, total + first);
 		}
 		p.fetch = at.fetch;
 		go_on(t, rows, BYTES, &p);

@@ -450,7 +450,7 @@ static void matmul_cases(struct check *c, u32 target)
 	static const u32 shapes[][2] = {{1, 1},	   {1, 7},    {15, 2},	  {16, 33},  {17, 64},
 					{31, 65},  {33, 31},  {64, 128},  {65, 17},  {100, 255},
 					{130, 96}, {257, 40}, {40, 1030}, {70, 2500}};
-	static const u32 tokens[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 16, 17, 21, 24, 29, 32, 33, 40, 48, 57, 64};
+	static const u32 tokens[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15, 16, 17, 18, 21, 24, 29, 32, 33, 40, 48, 57, 64};
 	for (u32 s = 0; s < COUNT_OF(shapes); s++)
 		for (u32 t = 0; t < COUNT_OF(tokens); t++)
 			for (u32 d = 0; d < CHECK_MATMUL_TYPES; d++) {
