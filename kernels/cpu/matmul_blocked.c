@@ -335,44 +335,44 @@ static struct blocked_acts acts_of(const struct blocked_job *j, const struct row
 /* The tiles of a block of rows times one panel's block of k. `row_bytes`: of a row's inputs; `sums`: of the block's first row. A tile is a microsecond
  * or less, so what differs from tile to tile is added up: rows as tile_first has them. */
 static void run_panel(const struct blocked_job *j, const struct rows *r, struct place at, size_t row_bytes, float *sums,
-		      const struct waiting *waits, struct blocked_tile t)
+		      const struct waiting *waits, struct blocked_tile *t)
 {
 	const struct kern_matmul_args *a = j->a;
 	const u32 n = panel_at(j, at.panel) * KERN_PANEL;
-	const u32 prefetched = t.prefetch_bytes / r->tiles;
+	const u32 prefetched = t->prefetch_bytes / r->tiles;
 	_Alignas(32) char held[BLOCKED_HELD];
-	t.held = held;
-	t.width = j->width;
-	t.most_rows = r->large > 0 ? r->most : r->least;
-	t.first = at.k_block == 0;
-	t.last = at.k_block + 1 == j->k_blocks && !j->fusion;
-	t.columns = kern_min(a->w->n - n, KERN_PANEL);
-	t.sums = sums;
-	t.out = a->out + (size_t)r->first * a->out_stride + n;
-	t.out_stride = a->out_stride;
-	t.bias = a->bias ? a->bias + n : NULL;
-	t.accumulate = a->accumulate;
-	for (u32 row = 0; row < kern_min(r->count, j->kernel->tile_rows) && t.first && t.accumulate; row++) {
-		__builtin_prefetch(t.out + row * t.out_stride + KERN_PANEL, 0, 2); /* what the next panel's first tile begins with */
-		__builtin_prefetch(t.out + row * t.out_stride + KERN_PANEL + KERN_PANEL / 2, 0, 2);
+	t->held = held;
+	t->width = j->width;
+	t->most_rows = r->large > 0 ? r->most : r->least;
+	t->first = at.k_block == 0;
+	t->last = at.k_block + 1 == j->k_blocks && !j->fusion;
+	t->columns = kern_min(a->w->n - n, KERN_PANEL);
+	t->sums = sums;
+	t->out = a->out + (size_t)r->first * a->out_stride + n;
+	t->out_stride = a->out_stride;
+	t->bias = a->bias ? a->bias + n : NULL;
+	t->accumulate = a->accumulate;
+	for (u32 row = 0; row < kern_min(r->count, j->kernel->tile_rows) && t->first && t->accumulate; row++) {
+		__builtin_prefetch(t->out + row * t->out_stride + KERN_PANEL, 0, 2); /* what the next panel's first tile begins with */
+		__builtin_prefetch(t->out + row * t->out_stride + KERN_PANEL + KERN_PANEL / 2, 0, 2);
 	}
 	for (u32 i = 0, count = 1; i < r->tiles; i += count) {
 		const u32 rows = i < r->large ? r->most : r->least;
-		t.opens = i == 0;
-		t.closes = i + 1 == r->tiles;
-		if (i == 0 && j->kernel->tiles && j->kernel->tiles(&t, r->large)) {
+		t->opens = i == 0;
+		t->closes = i + 1 == r->tiles;
+		if (i == 0 && j->kernel->tiles && j->kernel->tiles(t, r->large)) {
 			count = r->large;
 		} else {
 			count = 1;
 			if (waits->gate)
-				t.acts = acts_of(j, r, waits, i, at.panel % 2);
-			check_tile(j, &t, rows);
-			j->kernel->tile(&t, rows);
+				t->acts = acts_of(j, r, waits, i, at.panel % 2);
+			check_tile(j, t, rows);
+			j->kernel->tile(t, rows);
 		}
-		t.x += count * rows * row_bytes;
-		t.sums += count * rows * KERN_PANEL;
-		t.out += count * rows * t.out_stride;
-		t.prefetch += count * prefetched;
+		t->x += count * rows * row_bytes;
+		t->sums += count * rows * KERN_PANEL;
+		t->out += count * rows * t->out_stride;
+		t->prefetch += count * prefetched;
 	}
 }
 
@@ -414,12 +414,14 @@ static void run_piece(const struct blocked_job *j, u32 block, u32 panel, u32 cou
 	const bool any_scales = atomic_load_explicit(&j->any_scales, memory_order_relaxed);
 	const u32 kept = kernel->acts_beside ? 4 : 2; /* panels' sums: those of a gate and its up, and of what waits */
 	struct waiting waits = {0};
+	struct blocked_tile t = {0};
 	for (u32 b = 0; b < j->k_blocks; b++) {
-		const struct blocked_tile of_block = {.k_count = block_count(j, b), .x = tile_inputs(j, &r, b, 0)};
-		const size_t row_bytes = inputs_bytes(j, of_block.k_count);
+		t.k_count = block_count(j, b);
+		const char *x = tile_inputs(j, &r, b, 0);
+		const size_t row_bytes = inputs_bytes(j, t.k_count);
 		for (u32 p = 0; p < count; p++) {
 			const struct place at = {panel + p, b}, ahead = place_ahead(j, at, panel, count);
-			struct blocked_tile t = of_block;
+			t.x = x;
 			plan_prefetch(j, ahead, &t, r.tiles);
 			/* Without other blocks of k none are kept longer than until a gate has its up, and its activation is made: the less
 			 * memory, the better. */
@@ -433,7 +435,7 @@ static void run_piece(const struct blocked_job *j, u32 block, u32 panel, u32 cou
 				t.scales = kernel->tabulate(j->a->w, t.weights, t.k_count, any_scales, unpacked);
 				t.tables = unpacked;
 			}
-			run_panel(j, &r, at, row_bytes, sums, &waits, t);
+			run_panel(j, &r, at, row_bytes, sums, &waits, &t);
 			if (!j->fusion || b + 1 < j->k_blocks || p % 2 == 0)
 				continue;
 			if (kernel->acts_beside && p + 1 < count)
