@@ -250,6 +250,8 @@ static enum err read_model(struct runner *r, struct err_msg *em)
 		e = safetensors_open(&r->checkpoint, r->config.model_dir, em);
 	if (!e)
 		e = tensor_names_add(r->checkpoint, &r->model, em);
+	if (!e)
+		tensor_names_find_head(r->checkpoint, &r->model);
 	return e ? e : decide_device(r, em);
 }
 

@@ -27,6 +27,14 @@ enum {
 	 .own = {"lm_head_bias", "short_mscale"}, .layer_norm = "rms_norm_eps", .mixer = true, \
 	 .kv_heads = 8, .rope_theta = 1000000, .norm_eps = 1e-5f}
 
+/* Of text alone, and of a model that sees images. */
+#define GLM4_MOE_MEMBERS \
+	.fields = {{"n_routed_experts", "num_experts"}}, \
+	.own = {"first_k_dense_replace", "n_shared_experts", "norm_topk_prob", "n_group", "topk_group", "routed_scaling_factor", \
+		"use_qk_norm", "num_nextn_predict_layers"}, \
+	.kv_heads = 8, .rope_theta = 10000, .norm_eps = 1e-5f, .rotary_share = 0.5f, \
+	.router_sigmoid = true, .router_sum_plus = 1e-20f, .dense_layers = 1, .shared_experts = 1
+
 /* Of two kinds of norms. */
 #define COHERE2_MOE_ARCH(name, ...) \
 	{name, COHERE2_MOE, COUNT_OF(COHERE2_MOE), \
@@ -233,11 +241,7 @@ static const struct arch ARCHS[] = {
 	 .own = {"alpha", "norm_type", "norm_topk_prob", "use_mixed_mlp_moe", "capacity_factor"},
 	 .norm_behind = true, .experts_alike = true, .rope_theta = 10000, .norm_eps = 1e-5f},
 	{"Glm4MoeForCausalLM", GLM4_MOE, COUNT_OF(GLM4_MOE), ARCH_ATTENTION_BIAS | ARCH_PARTIAL_ROTARY | ARCH_EXPERTS_OWN,
-	 .fields = {{"n_routed_experts", "num_experts"}},
-	 .own = {"first_k_dense_replace", "n_shared_experts", "norm_topk_prob", "n_group", "topk_group", "routed_scaling_factor",
-		 "use_qk_norm", "num_nextn_predict_layers"},
-	 .kv_heads = 8, .rope_theta = 10000, .norm_eps = 1e-5f, .rotary_share = 0.5f,
-	 .router_sigmoid = true, .router_sum_plus = 1e-20f, .dense_layers = 1, .shared_experts = 1},
+	 GLM4_MOE_MEMBERS},
 	{"AfmoeForCausalLM", AFMOE, COUNT_OF(AFMOE), ARCH_HEAD_NORMS | ARCH_WINDOW_PATTERN | ARCH_WINDOW_ROPE | ARCH_EXPERTS_OWN,
 	 .fields = {{"global_attn_every_n_layers", "sliding_window_pattern"}, {"num_dense_layers", "first_k_dense_replace"},
 		    {"num_shared_experts", "n_shared_experts"}, {"route_scale", "routed_scaling_factor"}, {"score_func", "scoring_func"}},
@@ -391,6 +395,10 @@ static const struct arch ARCHS[] = {
 	 .router_sigmoid = true, .router_sum_plus = 1e-6f, .dense_layers = 2},
 	{"Qwen3VLMoeTextModel", QWEN3_VL_MOE, COUNT_OF(QWEN3_VL_MOE), QWEN3_TRAITS | ARCH_EXPERTS_SOME,
 	 .part = true, .whole_experts = true, .experts_norm = true, .kv_heads = 16, .rope_theta = 500000},
+	{"Glm4vTextModel", GLM4, COUNT_OF(GLM4), ARCH_ATTENTION_BIAS | ARCH_PARTIAL_ROTARY,
+	 .own = {"attention_bias"}, .part = true, .interleaved = true, .kv_heads = 2, .rope_theta = 10000, .norm_eps = 1e-5f, .attention_bias = true},
+	{"Glm4vMoeTextModel", GLM4_MOE, COUNT_OF(GLM4_MOE), ARCH_ATTENTION_BIAS | ARCH_PARTIAL_ROTARY | ARCH_EXPERTS_OWN, GLM4_MOE_MEMBERS,
+	 .part = true, .attention_bias = true},
 	{"MllamaTextModel", LLAMA, COUNT_OF(LLAMA), 0, .own = {"cross_attention_layers"}, .part = true, .kv_heads = 8, .rope_theta = 500000,
 	 .norm_eps = 1e-5f},
 };
@@ -398,21 +406,43 @@ static const struct arch ARCHS[] = {
 static const struct {
 	const char *name, *model_type, *text;
 	bool either; /* "tie_word_embeddings" is true where the part says so, whatever the whole does */
+	bool headless; /* where neither says it, embeddings are tied in files without an lm_head */
 } TEXT_PARTS[] = {
+	{"AyaVisionForConditionalGeneration", "cohere2", "Cohere2ForCausalLM", .headless = true},
+	{"Cohere2VisionForConditionalGeneration", "cohere2", "Cohere2ForCausalLM", .headless = true},
 	{"Gemma3ForConditionalGeneration", "gemma3_text", "Gemma3ForCausalLM"},
 	{"Gemma3nForConditionalGeneration", "gemma3n_text", "Gemma3nForCausalLM"},
 	{"Gemma4ForConditionalGeneration", "gemma4_text", "Gemma4ForCausalLM"},
+	{"Glm4vForConditionalGeneration", "glm4v_text", "Glm4vTextModel", .either = true},
+	{"Glm4vMoeForConditionalGeneration", "glm4v_moe_text", "Glm4vMoeTextModel", .either = true},
+	{"Idefics3ForConditionalGeneration", "llama", "LlamaForCausalLM"},
+	{"InternVLForConditionalGeneration", "qwen2", "Qwen2ForCausalLM", .headless = true},
+	{"InternVLForConditionalGeneration", "qwen3", "Qwen3ForCausalLM", .headless = true},
+	{"InternVLForConditionalGeneration", "qwen3_moe", "Qwen3MoeForCausalLM", .headless = true},
+	{"InternVLForConditionalGeneration", "llama", "LlamaForCausalLM", .headless = true},
+	{"Lfm2VlForConditionalGeneration", "lfm2", "Lfm2ForCausalLM", .headless = true},
 	{"Llama4ForConditionalGeneration", "llama4_text", "Llama4ForCausalLM"},
+	{"LlavaForConditionalGeneration", "llama", "LlamaForCausalLM", .either = true},
+	{"LlavaForConditionalGeneration", "mistral", "MistralForCausalLM", .either = true},
+	{"LlavaForConditionalGeneration", "qwen2", "Qwen2ForCausalLM", .either = true},
+	{"LlavaNextForConditionalGeneration", "llama", "LlamaForCausalLM"},
+	{"LlavaNextForConditionalGeneration", "mistral", "MistralForCausalLM"},
+	{"LlavaNextForConditionalGeneration", "qwen2", "Qwen2ForCausalLM"},
+	{"LlavaOnevisionForConditionalGeneration", "qwen2", "Qwen2ForCausalLM", .either = true},
 	{"Mistral3ForConditionalGeneration", "mistral", "MistralForCausalLM"},
 	{"Mistral3ForConditionalGeneration", "ministral3", "Ministral3ForCausalLM"},
 	{"Mistral3ForConditionalGeneration", "mistral4", "Mistral4ForCausalLM"},
 	{"MllamaForConditionalGeneration", "mllama_text_model", "MllamaTextModel"},
+	{"Ovis2ForConditionalGeneration", "qwen2", "Qwen2ForCausalLM", .headless = true},
+	{"PerceptionLMForConditionalGeneration", "llama", "LlamaForCausalLM"},
 	{"Qwen2VLForConditionalGeneration", "qwen2_vl_text", "Qwen2ForCausalLM", .either = true},
 	{"Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl_text", "Qwen2ForCausalLM", .either = true},
 	{"Qwen3_5ForConditionalGeneration", "qwen3_5_text", "Qwen3_5ForCausalLM"},
 	{"Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe_text", "Qwen3_5MoeForCausalLM"},
 	{"Qwen3VLForConditionalGeneration", "qwen3_vl_text", "Qwen3ForCausalLM"},
 	{"Qwen3VLMoeForConditionalGeneration", "qwen3_vl_moe_text", "Qwen3VLMoeTextModel"},
+	{"SmolVLMForConditionalGeneration", "llama", "LlamaForCausalLM"},
+	{"VipLlavaForConditionalGeneration", "llama", "LlamaForCausalLM"},
 };
 /* clang-format on */
 
@@ -436,6 +466,14 @@ bool arch_ties_either(const char *name)
 {
 	for (size_t i = 0; i < COUNT_OF(TEXT_PARTS); i++)
 		if (TEXT_PARTS[i].either && !strcmp(TEXT_PARTS[i].name, name))
+			return true;
+	return false;
+}
+
+bool arch_ties_headless(const char *name)
+{
+	for (size_t i = 0; i < COUNT_OF(TEXT_PARTS); i++)
+		if (TEXT_PARTS[i].headless && !strcmp(TEXT_PARTS[i].name, name))
 			return true;
 	return false;
 }
@@ -473,23 +511,6 @@ static size_t append_name(char *out, size_t bytes, size_t used, const char *name
 				       (int)(strlen(name) - strlen(suffix)), name);
 }
 
-/* The same of a name behind `last` (NULL: it is the first). One that begins like `*root`, the last that was written whole, is only its end, in brackets, for
- * all names have to fit into an error; other spellings of `last` are left out. */
-static size_t append_next(char *out, size_t bytes, size_t used, const char *name, const char *suffix, const char *last, const char **root)
-{
-	const size_t stem = last ? strlen(*root) - strlen(suffix) : 0;
-
-	if (last && !strcasecmp(last, name))
-		return used;
-	if (last && !strncmp(*root, name, stem)) {
-		used = append_name(out, bytes, used, "[", "", true);
-		used = append_name(out, bytes, used, name + stem, suffix, true);
-		return append_name(out, bytes, used, "]", "", true);
-	}
-	*root = name;
-	return append_name(out, bytes, used, name, suffix, !last);
-}
-
 static bool ends_in(const char *name, const char *suffix)
 {
 	size_t bytes = strlen(name), end = strlen(suffix);
@@ -497,25 +518,100 @@ static bool ends_in(const char *name, const char *suffix)
 	return bytes >= end && !strcmp(name + bytes - end, suffix);
 }
 
+enum { ALIKE_MAX = 32 /* names that begin alike */ };
+
+/* Whether a name is that of an earlier one, or another spelling of it. */
+static bool said_before(const char *const names[], size_t i)
+{
+	for (size_t j = 0; j < i; j++)
+		if (!strcasecmp(names[j], names[i]))
+			return true;
+	return false;
+}
+
+/* How long a name is without the suffix and the digits before it, unless hardly anything is left. */
+static size_t stem_of(const char *name, const char *suffix)
+{
+	enum { SHORT = 3 };
+	const size_t whole = strlen(name) - strlen(suffix);
+	size_t stem = whole;
+
+	while (stem > 0 && name[stem - 1] >= '0' && name[stem - 1] <= '9')
+		stem--;
+	return stem > SHORT ? stem : whole;
+}
+
+/* Of the names whose stems name `i` begins with the one of the shortest, the first of several: itself, if there is no other. */
+static size_t root_of(const char *const names[], size_t count, size_t i, const char *suffix)
+{
+	size_t root = i, shortest = stem_of(names[i], suffix);
+
+	for (size_t j = 0; j < count; j++) {
+		const size_t stem = stem_of(names[j], suffix);
+		if (strncmp(names[j], names[i], stem) == 0 && (stem < shortest || (stem == shortest && j < root))) {
+			root = j;
+			shortest = stem;
+		}
+	}
+	return root;
+}
+
+/* What begins like name `root`: "Mamba[2]" are Mamba and Mamba2, "InternLM{2,3}" InternLM2 and InternLM3. */
+static size_t append_alike(char *out, size_t bytes, size_t used, const char *const names[], size_t count, size_t root, const char *suffix)
+{
+	const size_t stem = stem_of(names[root], suffix);
+	size_t ends[ALIKE_MAX], alike = 0;
+	bool alone = false; /* the stem is a name */
+
+	for (size_t i = 0; i < count; i++) {
+		if (root_of(names, count, i, suffix) != root || said_before(names, i))
+			continue;
+		alone |= strlen(names[i]) - strlen(suffix) == stem;
+		if (strlen(names[i]) - strlen(suffix) != stem && alike < ALIKE_MAX)
+			ends[alike++] = i;
+	}
+	used = append_name(out, bytes, used, names[root], names[root] + stem, true);
+	for (size_t k = 0; k < alike; k++) {
+		if (alone || alike > 1)
+			used = append_name(out, bytes, used, k ? "," : alone ? "[" : "{", "", true);
+		used = append_name(out, bytes, used, names[ends[k]] + stem, suffix, true);
+	}
+	return alike == 0 || (!alone && alike == 1) ? used : append_name(out, bytes, used, alone ? "]" : "}", "", true);
+}
+
+/* All of them, for they have to fit into an error: those that begin alike together. */
+static size_t append_names(char *out, size_t bytes, size_t used, const char *const names[], size_t count, const char *suffix)
+{
+	bool first = true;
+
+	for (size_t i = 0; i < count; i++) {
+		if (root_of(names, count, i, suffix) != i || said_before(names, i))
+			continue;
+		used = append_name(out, bytes, used, "", "", first);
+		used = append_alike(out, bytes, used, names, count, i, suffix);
+		first = false;
+	}
+	return used;
+}
+
 void arch_names(char *out, size_t bytes)
 {
 	static const char causal[] = "ForCausalLM", parts[] = "ForConditionalGeneration";
-	size_t used = append_name(out, bytes, 0, "{", "", true);
-	const char *last = NULL, *root = NULL;
+	const char *names[COUNT_OF(ARCHS)], *wholes[COUNT_OF(TEXT_PARTS)];
+	size_t count = 0, used = append_name(out, bytes, 0, "{", "", true);
 
 	for (size_t i = 0; i < COUNT_OF(ARCHS); i++)
-		if (ends_in(ARCHS[i].name, causal)) {
-			used = append_next(out, bytes, used, ARCHS[i].name, causal, last, &root);
-			last = ARCHS[i].name;
-		}
+		if (ends_in(ARCHS[i].name, causal))
+			names[count++] = ARCHS[i].name;
+	used = append_names(out, bytes, used, names, count, causal);
 	used = append_name(out, bytes, used, "}ForCausalLM", "", true);
 	for (size_t i = 0; i < COUNT_OF(ARCHS); i++)
 		if (!ends_in(ARCHS[i].name, causal) && !ARCHS[i].part)
 			used = append_name(out, bytes, used, ARCHS[i].name, "", false);
 	used = append_name(out, bytes, used, "{", "", false);
-	last = NULL;
-	for (size_t i = 0; i < COUNT_OF(TEXT_PARTS); last = TEXT_PARTS[i++].name)
-		used = append_next(out, bytes, used, TEXT_PARTS[i].name, parts, last, &root);
+	for (size_t i = 0; i < COUNT_OF(TEXT_PARTS); i++)
+		wholes[i] = TEXT_PARTS[i].name;
+	used = append_names(out, bytes, used, wholes, COUNT_OF(TEXT_PARTS), parts);
 	append_name(out, bytes, used, "}ForConditionalGeneration", "", true);
 }
 

@@ -405,11 +405,14 @@ bool arch_has_own(const struct arch *a, const char *field);
 const char *arch_field_in_file(const struct arch *a, const char *here);
 /* Whether a model of that name ties its embeddings where either its whole or its part says so. */
 bool arch_ties_either(const char *name);
+/* Whether embeddings of a model of that name are tied where neither its whole nor its part says it, if the files have no lm_head. */
+bool arch_ties_headless(const char *name);
 /* Of a model that also has parts for images the language part, which alone is computed: "text_config" describes it, with
  * `model_type`; Qwen's older files have its fields beside "vision_config" instead (NULL: the first kind that there is).
  * NULL: `name` is no such model, or has no such part; which it may have is in `known`, "" if it is no such model. */
 const struct arch *arch_find_text_part(const char *name, const char *model_type, char *known, size_t bytes);
-/* The names of all, "{Llama, ..., Granite[Moe][MoeShared], ...}ForCausalLM, {...}ForConditionalGeneration", into `out`. */
+/* The names of all, "{Llama[4], ..., InternLM{2,3}, ...}ForCausalLM, {...}ForConditionalGeneration", into `out`: those that begin alike stand together,
+ * in [] beside the one that all begin with, in {} where that is none itself. */
 void arch_names(char *out, size_t bytes);
 /* The tensor's name in `layer` and for `expert`, into `out`. */
 void arch_tensor_name(char *out, size_t bytes, const struct arch_tensor *t, u32 layer, u32 expert);

@@ -454,7 +454,7 @@ static enum err read_fields(struct model_config *c, json_val whole, json_val v, 
 
 static enum err read_config(struct model_config *c, json_val whole, struct err_msg *em)
 {
-	struct json_doc *renamed = NULL;
+	struct json_doc *renamed = NULL, *filled = NULL;
 	json_val v = whole;
 
 	if (json_type(v) != JSON_OBJECT)
@@ -464,14 +464,20 @@ static enum err read_config(struct model_config *c, json_val whole, struct err_m
 		return err_set(em, ERR_FORMAT, "config.json: there is a NUL in \"%.64s\\u0000...\"; no name or text may have one", nul);
 	enum err e = read_arch(c, &v, em);
 	const json_val file = v;
+	const bool part = v.node != whole.node;
 	if (!e)
 		e = config_rename(&renamed, c->arch, v, em);
-	if (renamed) /* of families that are no part of a model */
-		v = whole = json_root(renamed);
+	if (renamed)
+		v = json_root(renamed);
+	if (!e && part)
+		e = config_fill_part(&filled, v, em);
+	if (filled)
+		v = json_root(filled);
 	if (!e)
-		e = read_fields(c, whole, v, em);
+		e = read_fields(c, part ? whole : v, v, em);
 	if (e && renamed)
 		config_name_in_file(c->arch, file, em);
+	json_free(&filled);
 	json_free(&renamed);
 	return e;
 }

@@ -443,6 +443,7 @@ static const struct {
 	{"moe_router_enable_expert_bias", 0, true},
 	{"moe_router_enable_routed_scaling", 0, true},
 	{"moe_router_enable_shared_expert", 0, true},
+	{"attention_bias", 0, true},
 	{"tie_word_embeddings", 0, false}, /* which programs disagree about */
 };
 
@@ -496,7 +497,7 @@ static const char *const INERT[] = {
 	"mtp_hybrid_override_pattern", "mtp_layers_block_type", "mtp_use_dedicated_embeddings", "mup_denominator",
 	/* images and sound, which are not computed */
 	"vision_config", "audio_config", "audio_processor", "img_processor", "embd_layer", "image_token_id", "video_token_id", "vision_token_id", "vision_start_token_id",
-	"vision_end_token_id",
+	"vision_end_token_id", "perceiver_config", "pixel_shuffle_factor", "is_composition",
 	/* text */
 	"bos_token", "eos_token", "pad_token", "unk_token", "chat_template", "add_bos_token", "add_eos_token",
 	/* generation */

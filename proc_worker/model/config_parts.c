@@ -2,6 +2,34 @@
  * model's. Runs in the worker at start. */
 #include "proc_worker/model/config_priv.h"
 
+#include <string.h>
+
+/* What language parts leave out: the values that the configuration class of their "model_type" has in transformers, under the names that families
+ * share. Others that such a class has for itself are in its family's row (arch_table.c). tests/unit/proc_worker/part_defaults.py compares them. */
+/* clang-format off */
+static const struct {
+	const char *model_type, *fields;
+} PART_DEFAULTS[] = {
+	{"cohere2", "{\"vocab_size\": 256000, \"hidden_size\": 8192, \"intermediate_size\": 22528, \"num_hidden_layers\": 40, "
+		    "\"num_attention_heads\": 64, \"max_position_embeddings\": 8192, \"layer_norm_eps\": 1e-05}"},
+	{"glm4v_text", "{\"vocab_size\": 151552, \"hidden_size\": 4096, \"intermediate_size\": 13696, \"num_hidden_layers\": 40, "
+		       "\"num_attention_heads\": 32, \"max_position_embeddings\": 32768, \"rms_norm_eps\": 1e-05}"},
+	{"glm4v_moe_text", "{\"vocab_size\": 151424, \"hidden_size\": 4096, \"intermediate_size\": 10944, \"num_hidden_layers\": 46, "
+			   "\"num_attention_heads\": 96, \"max_position_embeddings\": 65536, \"rms_norm_eps\": 1e-05, "
+			   "\"num_experts\": 128, \"num_experts_per_tok\": 8, \"moe_intermediate_size\": 1408}"},
+	{"lfm2", "{\"vocab_size\": 65536, \"hidden_size\": 2560, \"intermediate_size\": 12288, \"num_hidden_layers\": 32, "
+		 "\"num_attention_heads\": 32, \"max_position_embeddings\": 128000, \"rms_norm_eps\": 1e-05}"},
+	{"llama", "{\"vocab_size\": 32000, \"hidden_size\": 4096, \"intermediate_size\": 11008, \"num_hidden_layers\": 32, "
+		  "\"num_attention_heads\": 32, \"max_position_embeddings\": 2048, \"rms_norm_eps\": 1e-06}"},
+	{"mistral", "{\"vocab_size\": 32000, \"hidden_size\": 4096, \"intermediate_size\": 14336, \"num_hidden_layers\": 32, "
+		    "\"num_attention_heads\": 32, \"max_position_embeddings\": 131072, \"rms_norm_eps\": 1e-06}"},
+	{"qwen2", "{\"vocab_size\": 151936, \"hidden_size\": 4096, \"intermediate_size\": 22016, \"num_hidden_layers\": 32, "
+		  "\"num_attention_heads\": 32, \"max_position_embeddings\": 32768, \"rms_norm_eps\": 1e-06}"},
+	{"qwen3", "{\"vocab_size\": 151936, \"hidden_size\": 4096, \"intermediate_size\": 22016, \"num_hidden_layers\": 32, "
+		  "\"num_attention_heads\": 32, \"max_position_embeddings\": 32768, \"rms_norm_eps\": 1e-06}"},
+};
+/* clang-format on */
+
 enum err config_read_text_part(struct model_config *c, json_val *text, const char *name, const char *known,
 			       struct err_msg *em)
 {
@@ -24,6 +52,50 @@ enum err config_read_text_part(struct model_config *c, json_val *text, const cha
 		       types, json_cstr(json_get(part, "model_type"), json_type_name(part)));
 }
 
+/* The members of `v` and those of `usual` that it has not. */
+static enum err join(struct json_doc **out, json_val v, json_val usual, struct err_msg *em)
+{
+	struct buf text = {0};
+	struct json_writer w;
+
+	json_begin(&w, &text);
+	json_object_begin(&w);
+	for (struct json_iter it = json_iterate(v); json_next(&it);) {
+		json_key(&w, it.key);
+		json_write_value(&w, it.value);
+	}
+	for (struct json_iter it = json_iterate(usual); json_next(&it);) {
+		if (json_type(json_get(v, it.key)) != JSON_MISSING)
+			continue;
+		json_key(&w, it.key);
+		json_write_value(&w, it.value);
+	}
+	json_object_end(&w);
+	enum err e = buf_ok(&text) ? ERR_OK : err_set(em, ERR_NO_MEMORY, "out of memory");
+	if (!e)
+		e = json_parse(out, text.data, text.bytes, em);
+	buf_fini(&text);
+	return e;
+}
+
+enum err config_fill_part(struct json_doc **out, json_val part, struct err_msg *em)
+{
+	const char *type = json_cstr(json_get(part, "model_type"), "");
+	struct json_doc *usual = NULL;
+
+	*out = NULL;
+	for (size_t i = 0; i < COUNT_OF(PART_DEFAULTS); i++) {
+		if (strcmp(PART_DEFAULTS[i].model_type, type) != 0)
+			continue;
+		enum err e = json_parse(&usual, PART_DEFAULTS[i].fields, strlen(PART_DEFAULTS[i].fields), em);
+		if (!e)
+			e = join(out, part, json_root(usual), em);
+		json_free(&usual);
+		return e;
+	}
+	return ERR_OK;
+}
+
 json_val config_whose(json_val whole, json_val text, const char *name)
 {
 	return json_present(json_get(text, name)) ? text : whole;
@@ -32,13 +104,17 @@ json_val config_whose(json_val whole, json_val text, const char *name)
 enum err config_read_tied(struct model_config *c, json_val whole, json_val text, struct err_msg *em)
 {
 	static const char name[] = "tie_word_embeddings";
+	const char *model = json_cstr(json_at(json_get(whole, "architectures"), 0), "");
+	const bool said = json_present(json_get(text, name)) || json_present(json_get(whole, name));
 	const bool usual = c->arch->traits & ARCH_TIED;
 	bool of_text = usual;
 
 	enum err e = config_may_bool(text, name, usual, &of_text, em);
 	if (!e)
 		e = config_may_bool(whole, name, of_text, &c->tied_embeddings, em);
-	if (!e && arch_ties_either(json_cstr(json_at(json_get(whole, "architectures"), 0), "")) && of_text && json_present(json_get(text, name)))
+	if (!e && arch_ties_either(model) && of_text && json_present(json_get(text, name)))
 		c->tied_embeddings = true;
+	c->tied_headless = !e && !said && arch_ties_headless(model);
+	c->tied_embeddings |= c->tied_headless;
 	return e;
 }

@@ -44,10 +44,13 @@ void config_name_in_file(const struct arch *arch, json_val file, struct err_msg 
 /* Of a model with parts for images, `name` its architecture: the object that describes its language, which `*text`, the whole file, becomes, and the
  * family of that, c->arch. ERR_UNSUPPORTED: there is no such architecture (`known`: those that there are), or its part is of no family that it may have. */
 MUST_CHECK enum err config_read_text_part(struct model_config *c, json_val *text, const char *name, const char *known, struct err_msg *em);
+/* The part with what the configuration class of its "model_type" has for fields that are missing (null is not that). `*out` NULL: nothing is known
+ * of that type. The caller owns `*out`. ERR_NO_MEMORY. */
+MUST_CHECK enum err config_fill_part(struct json_doc **out, json_val part, struct err_msg *em);
 /* Which of both has the field: the part where it does. */
 json_val config_whose(json_val whole, json_val text, const char *name);
 /* Whether lm_head is the embedding, with c->arch filled: what the whole says, the part where it says nothing, or the family; of some models either of the
- * two (arch_ties_either). Fills c->tied_embeddings. ERR_FORMAT. */
+ * two (arch_ties_either). Fills c->tied_embeddings and tied_headless. ERR_FORMAT. */
 MUST_CHECK enum err config_read_tied(struct model_config *c, json_val whole, json_val text, struct err_msg *em);
 
 /* Every field is one that this architecture has, or says nothing about what is computed, or switches off what

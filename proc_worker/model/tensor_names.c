@@ -68,6 +68,7 @@ static const struct {
 	const char *file, *wanted;
 } PREFIXES[] = {
 	{"model.language_model.", "model."},
+	{"model.text_model.", "model."},
 	{"language_model.model.", "model."},
 	{"language_model.lm_head.", "lm_head."},
 	{BACKBONE, "model."},
@@ -435,4 +436,13 @@ enum err tensor_names_add(struct safetensors *st, const struct model_config *c, 
 	if (!e)
 		e = add_bases(st, c, em);
 	return e ? e : add_fused(st, c, em);
+}
+
+void tensor_names_find_head(const struct safetensors *st, struct model_config *c)
+{
+	static const char head[] = "lm_head.";
+
+	for (u32 i = 0; c->tied_headless && i < safetensors_count(st); i++)
+		if (!strncmp(safetensors_at(st, i)->name, head, sizeof(head) - 1))
+			c->tied_embeddings = c->tied_headless = false;
 }

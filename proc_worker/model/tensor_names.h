@@ -9,12 +9,15 @@
 
 /* Adds the names of the architecture's table to a checkpoint that has the tensors in another form:
  * - without "model." ("transformer." of GPT-2), as a decoder is saved without its head;
- * - with "language_model.model." or "model.language_model." instead, as the language part of a model of several parts;
+ * - with "language_model.model.", "model.language_model." or "model.text_model." instead, as the language part of a model of several parts;
  * - a layer's experts in one tensor "mlp.experts.gate_up_proj" [experts][2 intermediate][hidden] and one
  *   "mlp.experts.down_proj" [experts][hidden][intermediate], as transformers 5 has them in memory.
  * A checkpoint that has the table's names stays as it is. ERR_FORMAT: names the tensor, its shape and the one that it must
  * have by config.json. ERR_NO_MEMORY, ERR_TOO_LONG. */
 MUST_CHECK enum err tensor_names_add(struct safetensors *st, const struct model_config *c, struct err_msg *em);
+
+/* Where config.json does not say whether lm_head is the embedding (c->tied_headless): it is not if the checkpoint has one. After tensor_names_add. */
+void tensor_names_find_head(const struct safetensors *st, struct model_config *c);
 
 /* Puts the names that tensors have in the files where `text`, an error of a checkpoint for instance, has those of the table: "backbone." for
  * "model.", where the checkpoint begins its names so. Cut to fit `bytes`. */

@@ -37,6 +37,7 @@ import families_llama4  # noqa: E402
 import families_recurrent  # noqa: E402
 import families_renamed  # noqa: E402
 import families_standins  # noqa: E402
+import families_vision  # noqa: E402
 
 TOLERANCE = 1e-3
 GREEDY = 32
@@ -139,7 +140,7 @@ def hub_tensors(model, folder):
 def written(config, save):
     """config.json of the checkpoint."""
     if "whole" not in save:
-        return config
+        return {k: v for k, v in config.items() if k != save.get("unsaid")}
     outside = ("architectures", "torch_dtype", "eos_token_id", "transformers_version")
     return {**save["whole"], **{k: config[k] for k in outside[1:] if k in config},
             "text_config": {**{k: v for k, v in config.items() if k not in outside},
@@ -150,7 +151,7 @@ def write(model, config, save, folder):
     dtype = getattr(torch, save.get("dtype", "float32"))
     tensors = model.state_dict() if save.get("raw") else hub_tensors(model, folder)
     if config.get("tie_word_embeddings", model.config.tie_word_embeddings):
-        tensors.pop("lm_head.weight", None)
+        tensors = {k: v for k, v in tensors.items() if not k.endswith("lm_head.weight")}
         if save.get("keep_head"):
             tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
     if families_standins.has(config):
@@ -204,10 +205,14 @@ def rope_type(config):
     return r.get("rope_type", r.get("type", "default"))
 
 
+def dynamic(model):
+    return rope_type(families_vision.of(model.config.to_dict())) == "dynamic"
+
+
 def fresh_rope(model):
     """Dynamic scaling remembers the longest sequence that it saw."""
-    if rope_type(model.config.to_dict()) == "dynamic":
-        rotary = model.base_model.rotary_emb
+    if dynamic(model):
+        rotary = (families_vision.language(model) if families_vision.has(model.config.to_dict()) else model.base_model).rotary_emb
         rotary.register_buffer("inv_freq", rotary.original_inv_freq, persistent=False)
         rotary.max_seq_len_cached = rotary.original_max_seq_len
 
@@ -218,9 +223,9 @@ def reference(model, ids, count, gaps=None):
     fresh_rope(model)
     # As `generate`: what depends on a prompt's length stays as it was for the prompt (dynamic), or is computed anew as a
     # whole (longrope). Without a cache wherever it makes no difference: that of windows of one token is wrong.
-    keep = rope_type(model.config.to_dict()) == "dynamic"
+    keep, factor = dynamic(model), families_vision.factor(model.config)
     out = model(torch.tensor([ids]), use_cache=keep)
-    logits, past, gap, tokens = out.logits[0].float(), out.past_key_values, float("inf"), []
+    logits, past, gap, tokens = out.logits[0].float() * factor, out.past_key_values, float("inf"), []
     last = logits[-1]
     for _ in range(count):
         best = torch.topk(last, 2)
@@ -231,7 +236,7 @@ def reference(model, ids, count, gaps=None):
         if keep:
             last = model(torch.tensor([[tokens[-1]]]), past_key_values=past, use_cache=True).logits[0, -1].float()
         else:
-            last = model(torch.tensor([ids + tokens]), use_cache=False).logits[0, -1].float()
+            last = model(torch.tensor([ids + tokens]), use_cache=False).logits[0, -1].float() * factor
     return logits, tokens, gap
 
 
@@ -278,8 +283,8 @@ def check_greedy(options, folder, ids, wanted, ranks, budget):
 
 
 def differences(options, model, config, ranks_most, folder):
-    greedy = prompts(config["vocab_size"])[1:]
-    for ids in prompts(config["vocab_size"]):
+    greedy = prompts(families_vision.of(config)["vocab_size"])[1:]
+    for ids in prompts(families_vision.of(config)["vocab_size"]):
         logits, tokens, gap = reference(model, ids, GREEDY if ids in greedy else 0)
         for ranks, budget in ((r, b) for r in (1, ranks_most) for b in BUDGETS):
             where = "%d ids, -tp %d, chunks of %d: " % (len(ids), ranks, budget)
@@ -341,7 +346,7 @@ def kept_tensors(model, config, folder):
     which parameter's values it begins."""
     found = {}
     for name, t in sorted(load_file(folder / "model.safetensors").items()):
-        if name.startswith("vision_tower."):
+        if name.startswith("vision_tower.") or families_vision.has(config) and not any(k in name for k in ("language_model", "text_model", "lm_head")):
             continue
         if families_standins.has(config):
             source = name.replace("model.language_model.", "model.")  # as part of a whole
@@ -363,7 +368,7 @@ def kept_tensors(model, config, folder):
 
 def keep(name, config, save, folder):
     model = build(config, save, folder)
-    ids = prompts(config["vocab_size"])[2][:45]
+    ids = prompts(families_vision.of(config)["vocab_size"])[2][:45]
     logits, tokens, gap = reference(model, ids, 24)
     for count in range(45, 20, -1):  # a prompt whose answer is no coin's toss
         if gap > TIE:
@@ -394,7 +399,7 @@ def keep_device(path):
             folder = pathlib.Path(scratch) / "model"
             model = build(config, {"dtype": "bfloat16", **save}, folder)
             kept = {"config": written(config, save), "tensors": kept_tensors(model, config, folder), "prompts": []}
-        for ids in (prompts(config["vocab_size"])[1], prompts(config["vocab_size"])[2][:45]):
+        for ids in (prompts(families_vision.of(config)["vocab_size"])[1], prompts(families_vision.of(config)["vocab_size"])[2][:45]):
             margins = []
             logits, tokens, _ = reference(model, ids, 16, margins)
             kept["prompts"].append({"ids": ids, "output_ids": tokens, "margins": margins,
@@ -413,6 +418,7 @@ def all_cases():
     yield from families_recurrent.cases()
     yield from families_renamed.cases()
     yield from families_known.cases()
+    yield from families_vision.cases()
 
 
 def main():

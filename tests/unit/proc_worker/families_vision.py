@@ -1,0 +1,147 @@
+"""Small models of several parts whose language parts are families of their own, for families_differential.py: config.json is the whole's, the
+reference the whole model, which is given text alone. Files have the tensors under the names that the Hub has (save_pretrained writes these), or under
+those that transformers has in memory."""
+import families_cases
+import families_recurrent
+from families_fields import LLAMA3, MISSING
+
+VISION = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28, "patch_size": 14}
+SIGLIP, CLIP = {**VISION, "model_type": "siglip_vision_model"}, {**VISION, "model_type": "clip_vision_model", "projection_dim": 16}
+GLM_VISION = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": 40, "image_size": 28, "patch_size": 14}
+OUTSIDE = ("architectures", "torch_dtype", "transformers_version", "tie_word_embeddings", "initializer_range")
+GLM4V = {"hidden_size": 48, "head_dim": MISSING, "partial_rotary_factor": 0.5, "rope_scaling": {"rope_type": "default", "mrope_section": [1, 1, 1]}}
+
+
+def text(family, model_type=None, **changes):
+    """What a language part says of itself: not what the whole says."""
+    usual = families_recurrent.LFM2 if family == "lfm2" else families_cases.config(family, {})
+    config = {**{k: v for k, v in usual.items() if k not in OUTSIDE}, "model_type": model_type or family, **changes}
+    return {k: v for k, v in config.items() if v is not MISSING}
+
+
+LLAVA_TEXT = {k: MISSING for k in ("num_key_value_heads", "attention_bias", "hidden_act", "mlp_bias", "pretraining_tp", "rope_scaling", "rope_theta")}
+TEXTS = {"llama": text("llama"), "mistral": text("mistral"), "qwen2": text("qwen2"), "qwen3": text("qwen3"), "qwen3_moe": text("qwen3_moe"),
+         "cohere2": text("cohere2"), "lfm2": text("lfm2"), "glm4v_text": text("glm4", "glm4v_text", **GLM4V),
+         "glm4v_moe_text": text("glm4_moe", "glm4v_moe_text", rope_scaling={"rope_type": "default", "mrope_section": [1, 1, 1]},
+                                num_nextn_predict_layers=MISSING)}
+# Of a part whose other fields are those of its configuration class.
+SPARSE = {"llama": {"num_key_value_heads": 4}, "mistral": {"sliding_window": None}, "qwen2": {"num_key_value_heads": 4}, "qwen3": {"num_key_value_heads": 4},
+          "cohere2": {"layer_types": ["full_attention", "sliding_attention"] * 20}, "lfm2": {"layer_types": ["conv", "full_attention"] * 16},
+          "glm4v_text": {"rope_scaling": {"rope_type": "default", "mrope_section": [1, 1, 0]}},
+          "glm4v_moe_text": {"head_dim": 8, "rope_scaling": {"rope_type": "default", "mrope_section": [1, 1, 0]}, "num_hidden_layers": 2}}
+SPARSE_WIDTH = {"cohere2": 256, "glm4v_text": 128, "glm4v_moe_text": 96}
+OLDER = {"rope_scaling": None, "neftune_noise_alpha": 0.0, "perceiver_config": {"model_type": "vllama3", "qk_layer_norms_perceiver": False},
+         "pixel_shuffle_factor": 2, "qk_layer_norms": False, "rope_interleaved": False, "use_resampler": False}
+
+# Whole model's type: its architecture, fields, and which language parts it has.
+WHOLES = {
+    "aya_vision": ("AyaVision", {"image_token_index": 1, "vision_config": SIGLIP}, ["cohere2"]),
+    "cohere2_vision": ("Cohere2Vision", {"image_token_id": 1, "vision_config": SIGLIP, "alignment_intermediate_size": 16}, ["cohere2"]),
+    "glm4v": ("Glm4v", {"image_token_id": 1, "vision_config": GLM_VISION}, ["glm4v_text"]),
+    "glm4v_moe": ("Glm4vMoe", {"image_token_id": 1, "vision_config": GLM_VISION}, ["glm4v_moe_text"]),
+    "idefics3": ("Idefics3", {"image_token_id": 1, "vision_config": VISION, "scale_factor": 2}, ["llama"]),
+    "smolvlm": ("SmolVLM", {"image_token_id": 1, "vision_config": VISION, "scale_factor": 2}, ["llama"]),
+    "internvl": ("InternVL", {"image_token_id": 1, "vision_config": {**VISION, "image_size": [28, 28], "patch_size": [14, 14]}},
+                 ["qwen2", "qwen3", "qwen3_moe", "llama"]),
+    "lfm2_vl": ("Lfm2Vl", {"image_token_id": 1, "vision_config": {**SIGLIP, "model_type": "siglip2_vision_model", "num_patches": 4}}, ["lfm2"]),
+    "llava": ("Llava", {"image_token_index": 1, "vision_config": CLIP}, ["llama", "mistral", "qwen2"]),
+    "llava_next": ("LlavaNext", {"image_token_index": 1, "vision_config": CLIP}, ["llama", "mistral", "qwen2"]),
+    "llava_onevision": ("LlavaOnevision", {"image_token_index": 1, "vision_config": SIGLIP}, ["qwen2"]),
+    "ovis2": ("Ovis2", {"image_token_id": 1, "vocab_size": 131, "hidden_size": 40, "vision_config": {**VISION, "vocab_size": 16, "hidden_stride": 2}},
+              ["qwen2"]),
+    "perception_lm": ("PerceptionLM", {"image_token_id": 1, "vision_config": {**CLIP, "model_args": {"embed_dim": 16}}}, ["llama"]),
+    "vipllava": ("VipLlava", {"image_token_index": 1, "vision_config": CLIP, "vision_feature_layers": [0, 0, 0, 0, 0]}, ["llama"]),
+}
+TIED = ("aya_vision", "cohere2_vision", "internvl", "lfm2_vl", "ovis2")  # where nobody says otherwise
+
+
+def has(config):
+    return config["model_type"] in WHOLES
+
+
+def of(config):
+    """The language part, or the whole where it is none of these."""
+    return config["text_config"] if has(config) else config
+
+
+def language(model):
+    """The decoder of a whole model."""
+    return getattr(model.model, "language_model", None) or model.model.text_model
+
+
+def factor(config):
+    """What logits are multiplied by: Cohere's, which its models of text apply and the wholes of transformers 5 leave out."""
+    part = getattr(config, "text_config", config)
+    return part.logit_scale if part is not config and part.model_type == "cohere2" else 1
+
+
+def whole(model_type, part, **changes):
+    name, fields, _ = WHOLES[model_type]
+    tied = {} if model_type in TIED else {"tie_word_embeddings": False}
+    config = {"architectures": [name + "ForConditionalGeneration"], "model_type": model_type, "torch_dtype": "float32", "eos_token_id": 2,
+              "transformers_version": "4.53.0", **fields, **tied, "text_config": part, **changes}
+    return {k: v for k, v in config.items() if v is not MISSING}
+
+
+def sparse(part):
+    """As many fields left out as a small model can do without."""
+    width = SPARSE_WIDTH.get(part, 64)
+    return {"model_type": part, "vocab_size": 131, "hidden_size": width, "intermediate_size": 20, **SPARSE[part],
+            **({"moe_intermediate_size": 4} if part == "glm4v_moe_text" else {}), **({} if part == "llama" else {"max_position_embeddings": 128})}
+
+
+def odd(part):
+    sizes = {"hidden_size": 60, "num_attention_heads": 6, "num_key_value_heads": 3, "intermediate_size": 69, "vocab_size": 97}
+    if part in ("glm4v_moe_text", "qwen3_moe"):
+        sizes["moe_intermediate_size"] = 21
+    if part.startswith("glm4v"):
+        sizes.update(partial_rotary_factor=0.8 if part == "glm4v_text" else 0.5)
+        sizes.update(rope_scaling={"rope_type": "default", "mrope_section": [1, 2, 1] if part == "glm4v_text" else [1, 1, 1]})
+    return {**TEXTS[part], **sizes}
+
+
+def variants(model_type, part):
+    """(name, config.json, save options) beyond the usual ones."""
+    usual = TEXTS[part]
+    if model_type in ("llava", "internvl", "aya_vision", "glm4v", "glm4v_moe", "lfm2_vl") and part in SPARSE:
+        yield "sparse", whole(model_type, sparse(part)), {}
+    if model_type in TIED:
+        yield "untied", whole(model_type, {**usual, "tie_word_embeddings": False}, tie_word_embeddings=False), {}
+        yield "head-kept", whole(model_type, usual, tie_word_embeddings=False), {"unsaid": "tie_word_embeddings"}
+    if model_type in ("llava", "llava_onevision", "glm4v", "glm4v_moe"):
+        yield "tied-part", whole(model_type, {**usual, "tie_word_embeddings": True}), {}
+    if model_type == "perception_lm":
+        yield "tied-part", whole(model_type, {**usual, "tie_word_embeddings": True}, tie_word_embeddings=MISSING), {}
+    if model_type in ("idefics3", "smolvlm"):
+        yield "older", whole(model_type, {**usual, **OLDER}), {}
+        yield "tied", whole(model_type, usual, tie_word_embeddings=True), {"raw": True}
+    if (model_type, part) == ("llava", "llama"):
+        yield "few", whole(model_type, {**{k: v for k, v in usual.items() if LLAVA_TEXT.get(k) is not MISSING}, "architectures": ["LlamaForCausalLM"]}), {}
+    if (model_type, part) == ("internvl", "qwen2"):
+        yield "dynamic", whole(model_type, {**usual, "max_position_embeddings": 48, "rope_scaling": {
+            "factor": 2.0, "rope_type": "dynamic", "type": "dynamic"}}), {}
+    if part == "lfm2":
+        old = {k: v for k, v in {**usual, **families_recurrent.LFM2_OLD}.items() if v is not MISSING}
+        yield "old", whole(model_type, old), {}
+    if part == "glm4v_text":
+        yield "rotates-whole", whole(model_type, {**{k: v for k, v in usual.items() if k != "partial_rotary_factor"}, "rope_scaling": {
+            "rope_type": "default", "mrope_section": [2, 2, 2]}}), {}
+    if part == "glm4v_moe_text":
+        yield "partial-default", whole(model_type, {k: v for k, v in usual.items() if k not in ("partial_rotary_factor", "attention_bias")}), {}
+        yield "groups", whole(model_type, {**usual, "n_group": 4, "topk_group": 2, "num_experts_per_tok": 3}), {}
+    if (model_type, part) == ("llava_next", "llama"):
+        yield "llama3", whole(model_type, {**usual, "rope_scaling": LLAMA3}), {}
+
+
+def cases():
+    """As families_cases.cases."""
+    for model_type, (_, _, parts) in WHOLES.items():
+        for part in parts:
+            name = "%s/%s-" % (model_type, part)
+            config = whole(model_type, TEXTS[part])
+            wide = whole(model_type, odd(part), **({"vocab_size": 97, "hidden_size": 60} if model_type == "ovis2" else {}))
+            yield name + "hub", part, config, {}
+            yield name + "raw", part, config, {"raw": True}
+            yield name + "bf16", part, {**config, "torch_dtype": "bfloat16"}, {"dtype": "bfloat16", "shards": 2}
+            yield name + "odd", part, wide, {"ranks": 3}
+            yield from ((name + n, part, c, s) for n, c, s in variants(model_type, part))

@@ -1,0 +1,109 @@
+/* What config.json of a model of several parts means whose language part is a family of its own: fields that the part leaves out, and those that its
+ * whole has. */
+#include "tests/unit/proc_worker/config_said.h"
+
+static struct model_config c;
+
+static void good(const char *whole, const char *more)
+{
+	said_good(&c, whole, "\"model_type\": \"whole\"", more);
+}
+
+static void refused(const char *whole, const char *more, enum err expected, const char *text)
+{
+	said_refused(whole, "\"model_type\": \"whole\"", more, expected, text);
+}
+
+Test(config_parts, fields_that_a_part_leaves_out_are_those_of_its_configuration_class)
+{
+	static const struct {
+		const char *whole, *type, *family;
+		u32 vocab, hidden, intermediate, layers, heads, kv_heads, head_dim, context;
+		double eps;
+	} cases[] = {
+		{"LlavaForConditionalGeneration", "llama", "LlamaForCausalLM", 32000, 4096, 11008, 32, 32, 32, 128, 2048, 1e-6},
+		{"LlavaNextForConditionalGeneration", "mistral", "MistralForCausalLM", 32000, 4096, 14336, 32, 32, 8, 128, 131072, 1e-6},
+		{"Ovis2ForConditionalGeneration", "qwen2", "Qwen2ForCausalLM", 151936, 4096, 22016, 32, 32, 32, 128, 32768, 1e-6},
+		{"InternVLForConditionalGeneration", "qwen3", "Qwen3ForCausalLM", 151936, 4096, 22016, 32, 32, 32, 128, 32768, 1e-6},
+		{"AyaVisionForConditionalGeneration", "cohere2", "Cohere2ForCausalLM", 256000, 8192, 22528, 40, 64, 64, 128, 8192, 1e-5},
+		{"Glm4vForConditionalGeneration", "glm4v_text", "Glm4vTextModel", 151552, 4096, 13696, 40, 32, 2, 128, 32768, 1e-5},
+	};
+
+	for (size_t i = 0; i < COUNT_OF(cases); i++) {
+		char more[256];
+		snprintf(more, sizeof(more), "\"text_config\": {\"model_type\": \"%s\"}", cases[i].type);
+		good(cases[i].whole, more);
+		cr_assert_str_eq(c.arch->name, cases[i].family);
+		cr_expect(c.vocab_size == cases[i].vocab && c.hidden == cases[i].hidden && c.intermediate == cases[i].intermediate, "%s", cases[i].type);
+		cr_expect(c.layers == cases[i].layers && c.heads == cases[i].heads && c.kv_heads == cases[i].kv_heads, "%s", cases[i].type);
+		cr_expect(c.head_dim == cases[i].head_dim && c.context_max == cases[i].context, "%s", cases[i].type);
+		cr_expect_float_eq((double)c.norm_eps, cases[i].eps, 1e-9, "%s", cases[i].type);
+	}
+	good("LlavaForConditionalGeneration",
+	     "\"text_config\": {\"model_type\": \"llama\", \"vocab_size\": 32064, \"max_position_embeddings\": 4096, \"rms_norm_eps\": 1e-05}");
+	cr_assert(c.vocab_size == 32064 && c.context_max == 4096 && c.hidden == 4096);
+	cr_assert_float_eq((double)c.norm_eps, 1e-5, 1e-9);
+}
+
+Test(config_parts, other_models_must_say_what_they_are)
+{
+	said_refused("LlamaForCausalLM", "\"model_type\": \"llama\"", "", ERR_FORMAT, "\"vocab_size\" is missing");
+	refused("LlavaForConditionalGeneration", "\"text_config\": {\"model_type\": \"llama\", \"hidden_size\": null}", ERR_FORMAT, "\"hidden_size\" is missing");
+	refused("Gemma4ForConditionalGeneration", "\"text_config\": {\"model_type\": \"gemma4_text\"}", ERR_FORMAT, "is missing");
+	refused("LlavaForConditionalGeneration", "\"text_config\": {\"model_type\": \"phi3\"}", ERR_UNSUPPORTED,
+		"'llama' or 'mistral' or 'qwen2', found 'phi3'");
+	refused("InternVLForConditionalGeneration", "\"text_config\": {\"model_type\": \"gpt_oss\"}", ERR_UNSUPPORTED, "found 'gpt_oss'");
+	refused("LlavaForConditionalGeneration", "\"text_config\": {\"model_type\": \"llama\", \"clip_qkv\": 3}", ERR_UNSUPPORTED, "clip_qkv");
+}
+
+/* Names of such a part are its family's, and so are those in errors. */
+Test(config_parts, a_part_with_names_of_its_own_leaves_the_whole_as_it_is)
+{
+	static const char part[] = "\"torch_dtype\": \"bfloat16\", \"eos_token_id\": [5, 6], \"tie_word_embeddings\": true, "
+				   "\"text_config\": {\"model_type\": \"glm4v_moe_text\", \"hidden_size\": 64, \"num_attention_heads\": 8, "
+				   "\"num_hidden_layers\": 3, \"n_routed_experts\": 16%s}";
+	char more[512];
+
+	snprintf(more, sizeof(more), part, "");
+	good("Glm4vMoeForConditionalGeneration", more);
+	cr_assert(c.has_dtype && c.dtype == KERN_BF16 && c.eos_count == 2 && c.eos_ids[1] == 6 && c.tied_embeddings);
+	cr_assert(c.experts == 16 && c.experts_per_token == 8 && c.expert_intermediate == 1408 && c.attention_bias && c.head_dim == 8);
+	snprintf(more, sizeof(more), part, ", \"num_experts_per_tok\": 17");
+	refused("Glm4vMoeForConditionalGeneration", more, ERR_INVALID, "n_routed_experts");
+	good("Lfm2VlForConditionalGeneration", "\"tie_word_embeddings\": false, \"text_config\": {\"model_type\": \"lfm2\", \"full_attn_idxs\": [2, 5], "
+					       "\"num_hidden_layers\": 6, \"block_ff_dim\": 6656, \"tie_embedding\": true}");
+	cr_assert(!c.tied_embeddings && c.intermediate < 6656 && c.intermediate > 4000 && !(c.layer_flags[2] & LAYER_RECURRENT));
+}
+
+Test(config_parts, embeddings_may_be_tied_where_nobody_says_it_and_there_is_no_head)
+{
+	static const struct {
+		const char *whole, *type, *more;
+		bool headless, tied;
+	} cases[] = {
+		{"InternVLForConditionalGeneration", "qwen2", "", true, true},
+		{"AyaVisionForConditionalGeneration", "cohere2", "", true, true},
+		{"InternVLForConditionalGeneration", "qwen2", ", \"tie_word_embeddings\": false", false, false},
+		{"InternVLForConditionalGeneration", "qwen2", ", \"tie_word_embeddings\": true", false, true},
+		{"Ovis2ForConditionalGeneration", "qwen2", ", \"tie_word_embeddings\": null", true, true},
+		{"LlavaForConditionalGeneration", "llama", "", false, false},
+		{"LlavaForConditionalGeneration", "llama", ", \"tie_word_embeddings\": true", false, true},
+	};
+
+	for (size_t i = 0; i < COUNT_OF(cases); i++) {
+		char more[256];
+		snprintf(more, sizeof(more), "\"text_config\": {\"model_type\": \"%s\"%s}", cases[i].type, cases[i].more);
+		good(cases[i].whole, more);
+		cr_expect(c.tied_headless == cases[i].headless && c.tied_embeddings == cases[i].tied, "%zu", i);
+	}
+}
+
+Test(config_parts, of_glm_4v_queries_have_biases_and_whole_heads_rotate_unless_it_says_otherwise)
+{
+	good("Glm4vForConditionalGeneration", "\"text_config\": {\"model_type\": \"glm4v_text\"}");
+	cr_assert(c.attention_bias && c.rope.dim == 128 && c.interleaved);
+	good("Glm4vForConditionalGeneration", "\"text_config\": {\"model_type\": \"glm4v_text\", \"partial_rotary_factor\": 0.5, \"attention_bias\": true}");
+	cr_assert(c.rope.dim == 64);
+	refused("Glm4vForConditionalGeneration", "\"text_config\": {\"model_type\": \"glm4v_text\", \"attention_bias\": false}", ERR_UNSUPPORTED,
+		"\"attention_bias\" must be true");
+}
