@@ -338,7 +338,9 @@ gpt2/none gpt2/untied gpt2/odd gpt2/save-base opt/none opt/no-bias gpt_neox/none
 falcon/none falcon/newer falcon/newer-one-norm falcon/odd-newer falcon/odd-older
 gpt_bigcode/none gpt_bigcode/untied gpt_bigcode/odd-mha gptj/none gptj/odd codegen/none codegen/odd
 known/llama-3.2-1b known/qwen2.5-0.5b known/qwen3-0.6b known/phi-4-mini known/gemma-2b known/gemma-2-2b
-known/gemma-3-1b-it known/qwen3-coder-30b-a3b""".split()
+known/gemma-3-1b-it known/qwen3-coder-30b-a3b
+aya_vision/cohere2-head-kept cohere2_vision/cohere2-hub glm4v/glm4v_text-odd glm4v_moe/glm4v_moe_text-groups idefics3/llama-older internvl/qwen3_moe-raw lfm2_vl/lfm2-old
+llava/llama-few llava_next/mistral-hub llava_onevision/qwen2-tied-part ovis2/qwen2-raw perception_lm/llama-tied-part""".split()
 
 
 def kept_tensors(model, config, folder):
