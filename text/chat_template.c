@@ -18,6 +18,7 @@ struct chat_template {
 	struct jinja_template plain;
 	struct jinja_template tool_use; /* for requests with tools, where the model has one of its own */
 	bool has_tool_use;
+	bool reads_parts; /* of content that is one string it makes nothing */
 	const char *between_parts;
 };
 
@@ -197,21 +198,6 @@ static enum err load_default(struct chat_template **out, const char *model_dir, 
 	return e;
 }
 
-enum err chat_template_load(struct chat_template **out, const char *model_dir, const char *file, struct err_msg *em)
-{
-	if (file != NULL && file[0] != '\0')
-		return load_source_file(out, file, em);
-	if (strlen(model_dir) > PATH_BYTES_MAX - 64)
-		return err_set(em, ERR_IO, "the model's path is longer than %d bytes", PATH_BYTES_MAX - 64);
-	enum err e = load_default(out, model_dir, em);
-	if (e != ERR_OK)
-		return e;
-	e = load_additional(*out, model_dir, em);
-	if (e != ERR_OK)
-		chat_template_free(out);
-	return e;
-}
-
 /* ---- variables ---- */
 
 /* Names that the template does not mention need no value. */
@@ -301,6 +287,52 @@ static enum err cut_behind_final(const struct chat_request *r, struct buf *rende
 	return ERR_OK;
 }
 
+/* ---- content in parts ---- */
+
+static void write_content(struct json_writer *w, json_val content)
+{
+	if (json_type(content) != JSON_STRING) {
+		json_write_value(w, content);
+		return;
+	}
+	json_array_begin(w);
+	json_object_begin(w);
+	json_key(w, "type");
+	json_write_cstr(w, "text");
+	json_key(w, "text");
+	json_write_value(w, content);
+	json_object_end(w);
+	json_array_end(w);
+}
+
+/* The messages with texts as lists of one part. */
+static enum err messages_in_parts(struct json_doc **out, json_val messages, struct err_msg *em)
+{
+	struct buf text = {0};
+	struct json_writer w;
+	json_begin(&w, &text);
+	json_array_begin(&w);
+	for (struct json_iter it = json_iterate(messages); json_next(&it);) {
+		if (json_type(it.value) != JSON_OBJECT) {
+			json_write_value(&w, it.value);
+			continue;
+		}
+		json_object_begin(&w);
+		for (struct json_iter member = json_iterate(it.value); json_next(&member);) {
+			json_key(&w, member.key);
+			if (strcmp(member.key, "content") == 0)
+				write_content(&w, member.value);
+			else
+				json_write_value(&w, member.value);
+		}
+		json_object_end(&w);
+	}
+	json_array_end(&w);
+	enum err e = buf_ok(&text) ? json_parse(out, text.data, text.bytes, em) : err_set(em, ERR_NO_MEMORY, "out of memory for the prompt");
+	buf_fini(&text);
+	return e;
+}
+
 /* ---- rendering ---- */
 
 /* The template's own scope lies inside the one of the request's variables. */
@@ -312,8 +344,7 @@ static bool enter_template(struct jinja *j)
 	return s != NULL;
 }
 
-enum err chat_template_render(const struct chat_template *t, const struct chat_request *request, struct buf *out,
-			      struct err_msg *em)
+static enum err render(const struct chat_template *t, const struct chat_request *request, struct buf *out, struct err_msg *em)
 {
 	bool tools = t->has_tool_use && json_count(request->tools) > 0;
 	struct buf rendered = {0};
@@ -334,5 +365,62 @@ enum err chat_template_render(const struct chat_template *t, const struct chat_r
 	}
 	buf_fini(&rendered);
 	arena_fini(&j.arena);
+	return e;
+}
+
+enum err chat_template_render(const struct chat_template *t, const struct chat_request *request, struct buf *out, struct err_msg *em)
+{
+	struct chat_request in_parts = *request;
+	struct json_doc *doc = NULL;
+	if (!t->reads_parts || json_type(request->messages) != JSON_ARRAY)
+		return render(t, request, out, em);
+	enum err e = messages_in_parts(&doc, request->messages, em);
+	if (e == ERR_OK) {
+		in_parts.messages = json_root(doc);
+		e = render(t, &in_parts, out, em);
+	}
+	json_free(&doc);
+	return e;
+}
+
+/* ---- a model's template ---- */
+
+#define PROBE "tercet-probe-text"
+
+/* Whether what a user says in `messages` is in the prompt. */
+static bool shows_probe(const struct chat_template *t, const char *messages)
+{
+	struct json_doc *doc = NULL;
+	struct buf out = {0};
+	struct err_msg em;
+	bool shown = false;
+	if (json_parse(&doc, messages, strlen(messages), &em) == ERR_OK) {
+		struct chat_request r = {.messages = json_root(doc), .template_from_client = true, .bos_token = "<s>", .eos_token = "</s>"};
+		shown = render(t, &r, &out, &em) == ERR_OK && strstr(buf_cstr(&out), PROBE) != NULL;
+	}
+	buf_fini(&out);
+	json_free(&doc);
+	return shown;
+}
+
+/* Templates of models that see images may look for parts of text alone, and leave out what is no part. */
+static bool reads_parts_alone(const struct chat_template *t)
+{
+	return !shows_probe(t, "[{\"role\": \"user\", \"content\": \"" PROBE "\"}]") &&
+	       shows_probe(t, "[{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"" PROBE "\"}]}]");
+}
+
+enum err chat_template_load(struct chat_template **out, const char *model_dir, const char *file, struct err_msg *em)
+{
+	const bool given = file != NULL && file[0] != '\0';
+	if (!given && strlen(model_dir) > PATH_BYTES_MAX - 64)
+		return err_set(em, ERR_IO, "the model's path is longer than %d bytes", PATH_BYTES_MAX - 64);
+	enum err e = given ? load_source_file(out, file, em) : load_default(out, model_dir, em);
+	if (e != ERR_OK)
+		return e;
+	(*out)->reads_parts = reads_parts_alone(*out);
+	e = given ? ERR_OK : load_additional(*out, model_dir, em);
+	if (e != ERR_OK)
+		chat_template_free(out);
 	return e;
 }

@@ -139,7 +139,8 @@ MUST_CHECK enum err chat_template_parse(struct chat_template **out, const char *
 void chat_template_free(struct chat_template **t);
 /* What stands between the parts of a message's content where it becomes one text. Lives as long as the template. */
 const char *chat_template_between_parts(const struct chat_template *t);
-/* Appends the prompt. ERR_INVALID: raise_exception's text, or a run-time error with line and column, or a limit (steps,
+/* Appends the prompt. A model's template that makes nothing of content that is one text gets it as a list of one part, {"type": "text", ...}.
+ * ERR_INVALID: raise_exception's text, or a run-time error with line and column, or a limit (steps,
  * output bytes, depth) was reached. Thread-safe. */
 MUST_CHECK enum err chat_template_render(const struct chat_template *t, const struct chat_request *request,
 					 struct buf *out, struct err_msg *em);

@@ -288,3 +288,21 @@ Test(chat_template, a_tekken_file_refuses_what_is_no_text_and_whom_it_does_not_k
 				      "\"continue\":true}"),
 			 "[INST]q[/INST]An");
 }
+
+/* As those of LLaVA and Idefics 3 are: of a string they would make nothing. */
+Test(chat_template, one_that_reads_parts_alone_gets_texts_as_such)
+{
+	static const char chat[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"hi \\\"you\\\"\"},{\"role\":\"assistant\",\"content\":\"An\"},"
+				   "{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"and\"},{\"type\":\"text\",\"text\":\"now\"}]}],\"generate\":true}";
+	put("chat_template.json", "{\"chat_template\": \"{% for message in messages %}{{ message['role'].upper() + ': ' }}{% for content in message['content'] | "
+				  "selectattr('type', 'equalto', 'image') %}<image>{% endfor %}{% for content in message['content'] | selectattr('type', 'equalto', "
+				  "'text') %}{{ content['text'] + ' ' }}{% endfor %}{% endfor %}{% if add_generation_prompt %}ASSISTANT:{% endif %}\"}");
+	cr_expect_str_eq(rendered("", chat), "USER: hi \"you\" ASSISTANT: An USER: and now ASSISTANT:");
+	put("chat_template.jinja", "{% for message in messages %}{{message['role'] | capitalize}}{% if message['content'][0]['type'] == 'image' %}:{% else %}: {% endif %}"
+				   "{% for line in message['content'] %}{% if line['type'] == 'text' %}{{line['text']}}{% endif %}{% endfor %};{% endfor %}");
+	cr_expect_str_eq(rendered("", chat), "User: hi \"you\";Assistant: An;User: andnow;");
+	cr_expect_str_eq(rendered("", "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"An\"}],\"continue\":true}"),
+			 "User: q;Assistant: An");
+	put("chat_template.jinja", "{% for m in messages %}{{ m.content if m.content is string else m.content[0].text }}{{ m.content is string }};{% endfor %}");
+	cr_expect_str_eq(rendered("", "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"}]}"), "qTrue;");
+}
