@@ -152,6 +152,8 @@ static const struct arch ARCHS[] = {
 	 .fields = {{"attn_rotary_emb", "rotary_dim"}, {"layers_block_type", "layer_types"}},
 	 .own = {"attn_layer_indices", "rotary_dim"},
 	 .recurrent = RECURRENT_SCAN, .recurrent_layer = "mamba", .kv_heads = 8, .rope_theta = 10000, .norm_eps = 1e-5f, .rotary_share = 0.5f},
+	{"BitNetForCausalLM", BITNET, COUNT_OF(BITNET), ARCH_ATTENTION_BIAS,
+	 .sub_norms = true, .activation = KERN_RELU_SQUARED, .kv_heads = 5, .rope_theta = 500000, .norm_eps = 1e-5f},
 	{"FalconH1ForCausalLM", FALCON_H1, COUNT_OF(FALCON_H1), 0,
 	 .own = {"mamba_d_ssm", "mamba_rms_norm", "mamba_norm_before_gate", "mamba_use_mlp", "mlp_expansion_factor"},
 	 .recurrent = RECURRENT_SCAN, .state_beside = true, .kv_heads = 8, .rope_theta = 10000, .norm_eps = 1e-5f},

@@ -51,6 +51,7 @@ enum weight_slot {
 	SLOT_DECAY_B, /* of RECURRENT_KDA: decays and gates from what SLOT_QKV makes of them first */
 	SLOT_GATE_B,
 	SLOT_STATE_OUT, /* where attention stands beside that: its last product, SLOT_ATTN_OUT being attention's */
+	SLOT_ATTN_SUB_NORM, /* of families with `sub_norms`: over what all heads say together, before SLOT_ATTN_OUT */
 	SLOT_ATTN_OUT,
 	SLOT_ATTN_OUT_BIAS,
 	SLOT_SINKS, /* a score for every head that no key has: kern_attention_args */
@@ -59,6 +60,7 @@ enum weight_slot {
 	SLOT_MLP_NORM_BIAS,
 	SLOT_GATE_UP,
 	SLOT_GATE_UP_BIAS,
+	SLOT_MLP_SUB_NORM, /* of families with `sub_norms`: over all that the activation makes, before SLOT_DOWN */
 	SLOT_DOWN,
 	SLOT_DOWN_BIAS,
 	SLOT_XIELU, /* what the activation of a family with `xielu` has learned: kern_act_mul_args */
@@ -332,6 +334,7 @@ struct arch {
 	bool plain_norms;	/* without weights, and with `norm_eps` */
 	bool norm_behind;	/* norms over heads are behind the rotation */
 	bool plain_head_norms;	/* and have no weights, of layers that rotate alone, unless "use_qk_norm" is false */
+	bool sub_norms;		/* what the last products of attention and MLP read has norms, over what all ranks have of it: sub_norm.h */
 	bool parallel;		/* attention and MLP read the same stream, and are added to it together */
 	bool positions;		/* SLOT_POSITIONS instead of rotary embeddings */
 	bool latent; /* heads share one latent and one rotated key ("kv_lora_rank", "qk_rope_head_dim"): latent.h */

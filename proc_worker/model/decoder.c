@@ -14,6 +14,7 @@
 #include "proc_worker/model/qk_norm.h"
 #include "proc_worker/model/recurrent.h"
 #include "proc_worker/model/sparse_gate.h"
+#include "proc_worker/model/sub_norm.h"
 
 enum { NORM_TOKENS = 16 /* for a thread at least, where products norm by themselves: they share them out by tiles of rows */ };
 
@@ -359,7 +360,11 @@ static enum err attend(struct decoder *d, u32 index, const struct inputs *in, co
 	}
 	if (!e)
 		e = decoder_failed(c->ops->attention(c->ctx, &attention), "attention", em);
-	return e ? e : gate_heads(d, index, attention.tokens, em);
+	if (!e)
+		e = gate_heads(d, index, attention.tokens, em);
+	const u32 width = attention.heads * c->model->head_dim;
+	return e ? e : sub_norm(d, d->qkv + decoder_attention_at(d, index), w->attn_sub_norm, attention.tokens, attention.stride, width,
+				c->model->heads * c->model->head_dim, em);
 }
 
 /* What a layer has instead of attention, or beside it. All its tokens move the states on; behind that only those that somebody wants are needed. */
@@ -399,7 +404,7 @@ static enum err product_activated(struct decoder *d, u32 index, u32 first, u32 t
 	const struct kern_matmul_fusion joined = {.then = &a};
 	struct kern_matmul_args all = before ? *before : a;
 
-	if (tokens <= KERN_CPU_UNFUSED_TOKENS || c->model->arch->ungated || d->lora.active_count || is_sparse(d, index))
+	if (tokens <= KERN_CPU_UNFUSED_TOKENS || c->model->arch->ungated || d->lora.active_count || is_sparse(d, index) || (then && w->mlp_sub_norm))
 		return ERR_UNSUPPORTED;
 	if (before)
 		all.fusion = &joined;
@@ -511,14 +516,16 @@ static enum err gate_and_up(struct decoder *d, u32 index, u32 first, u32 count, 
 }
 
 /* In portions of nearly equal size: what lies between its products is the widest of all activations, and for a few tokens alone
- * weights would be read once more. Between sparse gates ranks tell each other something, of the same portions and through the buffer. */
+ * weights would be read once more. Between the products ranks tell each other something where gates are sparse or the last product has a norm, of the same portions
+ * and through the buffer. */
 static enum err mlp(struct decoder *d, u32 index, u32 tokens, struct err_msg *em)
 {
 	const struct layer_weights *w = &d->config.weights->layers[index];
 	struct collectives *c = d->config.collectives;
 	const float *bias = d->config.shard->rank == 0 ? w->down_bias : NULL;
-	float *to = block_output(d, w->mlp_post_norm, w->down_bias), *out = c && !is_sparse(d, index) ? collectives_buffer(c) : to;
-	const u32 most = kern_threads_count(d->config.ctx->threads) > 1 && !is_sparse(d, index) ? MLP_TOKENS : MLP_TOKENS_ALONE;
+	const bool told = is_sparse(d, index) || w->mlp_sub_norm;
+	float *to = block_output(d, w->mlp_post_norm, w->down_bias), *out = c && !told ? collectives_buffer(c) : to;
+	const u32 most = kern_threads_count(d->config.ctx->threads) > 1 && !told ? MLP_TOKENS : MLP_TOKENS_ALONE;
 	const u32 portions = (tokens + most - 1) / most, portion = portions ? (tokens + portions - 1) / portions : 0;
 	enum err e = ERR_OK;
 
@@ -535,11 +542,13 @@ static enum err mlp(struct decoder *d, u32 index, u32 tokens, struct err_msg *em
 		if (!e)
 			e = gate_and_up(d, index, first, count, em);
 		if (!e)
+			e = sub_norm(d, d->activated, w->mlp_sub_norm, count, w->down.k, w->down.k, d->config.model->intermediate, em);
+		if (!e)
 			e = decoder_failed(d->config.ops->matmul(d->config.ctx, &down), "matmul", em);
 		if (!e)
 			e = adapt(d, &down, LORA_DOWN, index, first, em);
 	}
-	if (!e && c && is_sparse(d, index))
+	if (!e && c && told)
 		memcpy(collectives_buffer(c), out, (size_t)tokens * w->down.n * sizeof(float));
 	return e || !c ? e : collectives_all_reduce(c, d->delta, (size_t)tokens * w->down.n, em);
 }

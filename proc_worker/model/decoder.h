@@ -56,7 +56,7 @@ struct decoder {
 	float *low; /* of latent attention the product of SLOT_QKV: what queries are made from, the latent, what rotates of the key */
 	float *steps; /* [channels] of RECURRENT_SELECTIVE, whose x_proj goes to `low` */
 	float *queries, *values; /* of latent attention: before the heads' own products and behind them */
-	float *squares; /* [2], of families with norms over all heads, or with latent attention */
+	float *squares; /* [2], of families with norms over all heads, with latent attention or with norms before last products */
 	const u32 *rope_rows;	    /* [tokens] of the rotary tables; of the step */
 	float *gate_up, *activated; /* share their memory with the four above: never alive together */
 	float *inputs; /* [layers][input_width] what layers add of a token by themselves; NULL: nothing */

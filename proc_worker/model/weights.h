@@ -31,6 +31,7 @@ struct layer_weights {
 	const float *rates;		     /* [key_dim][channels], kern_selective_scan_args.rate */
 	struct kern_weight decay_b, gate_b;  /* [heads * key_dim][key_dim], [heads * value_dim][key_dim], of RECURRENT_KDA */
 	struct kern_weight state_out;	     /* [hidden][heads * value_dim], with LAYER_BESIDE, where qkv has q, k and v behind its other rows */
+	const float *attn_sub_norm;	     /* [heads * head_dim] of this rank, or NULL */
 	struct kern_weight attn_out;
 	const float *attn_out_bias;  /* [hidden], whole on every rank */
 	const float *sinks;	     /* [heads] */
@@ -38,6 +39,7 @@ struct layer_weights {
 	const float *mlp_norm, *mlp_norm_bias;
 	struct kern_weight gate_up; /* [2 intermediate][hidden], of an MLP without gate [intermediate] */
 	const float *gate_up_bias;  /* [2 intermediate] */
+	const float *mlp_sub_norm; /* [intermediate] of this rank, or NULL */
 	struct kern_weight down;
 	const float *down_bias; /* [hidden], whole on every rank */
 	const float *xielu;	/* [KERN_XIELU_COUNT] */

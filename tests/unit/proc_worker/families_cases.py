@@ -23,7 +23,7 @@ NAMES = {"gpt_neox": {"rope_theta": "rotary_emb_base", "partial_rotary_factor": 
                   "max_position_embeddings": "n_positions", "intermediate_size": "n_inner", "hidden_act": "activation_function"}}
 # Families whose heads are hidden_size / num_attention_heads.
 SQUARE = ("starcoder2", "stablelm", "phi", "cohere", "cohere2", "granitemoeshared", "granitemoehybrid", "ernie4_5_moe", "olmo", "flex_olmo", "granite_swa", "granitemoe_swa",
-          "minicpm", "mimo")
+          "minicpm", "mimo", "bitnet")
 
 FAMILIES = {
     "llama": {"architectures": ["LlamaForCausalLM"], "attention_bias": False, "mlp_bias": False, "pretraining_tp": 1,
@@ -85,6 +85,7 @@ FAMILIES = {
                          "output_router_logits": False, "tie_word_embeddings": True},
     "vaultgemma": {"architectures": ["VaultGemmaForCausalLM"], **GEMMA, "query_pre_attn_scalar": 20, "sliding_window": 8,
                    "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "cache_implementation": "hybrid"},
+    "bitnet": {"architectures": ["BitNetForCausalLM"], "hidden_act": "relu2"},
     "helium": {"architectures": ["HeliumForCausalLM"], "head_dim": 10, "attention_bias": False, "mlp_bias": False, "pad_token_id": 3,
                "rms_norm_eps": 1e-8, "rope_theta": 100000.0},
     "jais2": {"architectures": ["Jais2ForCausalLM"], **LAYER_NORM("layer_norm_eps"), "hidden_act": "relu2", "attention_bias": True,
@@ -401,7 +402,7 @@ def family_cases(family):
             "sliding_attention": {"rope_type": "default", "rope_theta": 500000.0}}}
     if family in ("olmo", "olmoe"):
         yield "clip", {"clip_qkv": 0.8}
-    if family in ("olmo", "hunyuan_v1_dense", "apertus"):
+    if family in ("olmo", "hunyuan_v1_dense", "apertus", "bitnet"):
         yield "attention-bias", {"attention_bias": True}
     if family == "olmo":
         yield "clip-bias", {"clip_qkv": 0.5, "attention_bias": True, "num_key_value_heads": MISSING}
@@ -556,6 +557,9 @@ def family_cases(family):
     if family == "vaultgemma":
         yield "no-caps", {"attn_logit_softcapping": None, "final_logit_softcapping": None}
         yield "window-types", {"layer_types": ["full_attention", "sliding_attention", "full_attention"]}
+    if family == "bitnet":
+        yield "missing", {name: MISSING for name in ("hidden_act", "rms_norm_eps", "rope_theta", "tie_word_embeddings")}
+        yield "tied-mqa", {"tie_word_embeddings": True, "num_key_value_heads": 1}
     if family in ("helium", "jais2"):
         yield "biases", {"attention_bias": family == "helium", "mlp_bias": family == "helium"}
     if family == "jais2":
@@ -621,7 +625,7 @@ def cases():
             continue
         ropes = rope_cases() if family in ("llama", "qwen2", "phi3", "qwen3", "mistral", "granite", "hyperclovax", "internlm2", "minicpm") else []
         if family in ("gemma", "gemma2", "mixtral", "qwen3_moe", "smollm3", "qwen2_moe", "olmo2", "olmoe", "exaone4", "seed_oss", "arcee", "granitemoe",
-                      "cohere", "ernie4_5", "phi", "glm4", "internlm3", "gpt_neox", "glm4_moe", "ernie4_5_moe", "granitemoeshared", "olmo", "deepseek_v2", "deepseek_v3"):
+                      "cohere", "bitnet", "ernie4_5", "phi", "glm4", "internlm3", "gpt_neox", "glm4_moe", "ernie4_5_moe", "granitemoeshared", "olmo", "deepseek_v2", "deepseek_v3"):
             ropes = [r for r in rope_cases() if r[0] in ("none", "new-default", "linear", "yarn-new", "llama3", "dynamic")]
         if family == "gpt_oss":  # without one transformers takes one of its own
             ropes = [("none", {}), ("plain", {"rope_scaling": {"rope_type": "default"}, "initial_context_length": MISSING})]

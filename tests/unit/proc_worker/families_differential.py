@@ -331,7 +331,7 @@ granite_mamba/experts granite_mamba/odd bamba/none falcon_h1/none falcon_h1/odd 
 jamba/none jamba/odd mamba/none falcon_mamba/odd mamba2/none mamba2/odd
 kimi_linear/layer-types kimi_linear/odd hyperclovax/none hyperclovax/no-post-norm sarvam_moe/none sarvam_moe/odd phi4mm/none phi4mm/odd mllama/none mllama/first-and-last exaone/llama3 exaone/odd bailing_moe/none bailing_moe/groups bailing_moe/odd
 gemma4_text/small-odd gemma4_text/mixture gemma4_text/mixture-small gemma4_text/save-whole-new
-granitemoehybrid/none granitemoehybrid/no-positions vaultgemma/none helium/biases jais2/none jais2/bias-missing minimax_m2/none minimax_m2/partial-new
+granitemoehybrid/none granitemoehybrid/no-positions vaultgemma/none helium/biases bitnet/none bitnet/odd jais2/none jais2/bias-missing minimax_m2/none minimax_m2/partial-new
 minimax_m2/save-raw dots1/groups solar_open/none flex_olmo/none mistral4/beta mistral4/groups youtu/none minicpm/none minicpm/scales-missing mimo/none
 gpt_oss/none gpt_oss/limit internlm2/none internlm2/odd internlm2/bias-mqa internlm3/qkv-bias internlm3/bias known/internlm2_5-7b-chat
 gpt2/none gpt2/untied gpt2/odd gpt2/save-base opt/none opt/no-bias gpt_neox/none gpt_neox/sequential gpt_neox/no-bias gpt_neox/odd

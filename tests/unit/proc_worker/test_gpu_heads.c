@@ -187,6 +187,9 @@ Test(gpu_heads, what_the_kernels_cannot_is_refused_by_name, .timeout = 60)
 		       "\"num_hidden_layers\": 2, \"num_attention_heads\": 2, \"num_key_value_heads\": 2, \"head_dim\": 32, \"max_position_embeddings\": 128, "
 		       "\"num_local_experts\": 4, \"num_experts_per_tok\": 1}",
 		       KERN_BF16, 0, "devices do not compute a Llama4ForCausalLM, whose layers attend to chunks (attention_chunk_size)");
+	expect_model_refused("{\"architectures\": [\"BitNetForCausalLM\"], \"hidden_size\": 64, \"intermediate_size\": 32, \"vocab_size\": 64, \"num_hidden_layers\": 1, "
+		       "\"num_attention_heads\": 2, \"num_key_value_heads\": 2, \"max_position_embeddings\": 128}",
+		       KERN_BF16, 0, "devices do not compute a BitNetForCausalLM, whose last products read norms (attn_sub_norm, ffn_sub_norm)");
 	expect_model_refused("{\"architectures\": [\"KimiLinearForCausalLM\"], \"hidden_size\": 64, \"intermediate_size\": 32, \"vocab_size\": 64, "
 		       "\"num_hidden_layers\": 2, \"num_attention_heads\": 2, \"kv_lora_rank\": 48, \"q_lora_rank\": null, \"qk_nope_head_dim\": 32, "
 		       "\"qk_rope_head_dim\": 16, \"v_head_dim\": 16, \"model_max_length\": 128, \"num_experts\": 4, \"num_experts_per_token\": 1, "
