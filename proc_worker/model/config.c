@@ -416,10 +416,21 @@ static enum err read_eos(struct model_config *c, const char *file, json_val v, s
 	return e;
 }
 
+/* Which matrices of other families would be rounded as they load, and which not, is not known. */
+static enum err check_ternary(const struct model_config *c, struct err_msg *em)
+{
+	if (c->arch->sub_norms || c->quant.count == 0 || !c->quant.schemes[0].at_load)
+		return ERR_OK;
+	return err_set(em, ERR_UNSUPPORTED, "config.json: \"quantization_config\": \"quantization_mode\" is 'online', which is read of a BitNetForCausalLM only, not of a %s",
+		       c->arch->name);
+}
+
 /* `v`: of `whole` what describes the language. */
 static enum err read_fields(struct model_config *c, json_val whole, json_val v, struct err_msg *em)
 {
 	enum err e = quant_config_read(&c->quant, config_whose(whole, v, "quantization_config"), em);
+	if (!e)
+		e = check_ternary(c, em);
 	if (!e)
 		e = read_sizes(c, v, em);
 	if (!e)

@@ -103,7 +103,7 @@ enum err finite_refuse_quantized(const struct quant_tensor *t, u32 row, u32 colu
 	float scale = quant_tensor_scale(t, row, column);
 	char place[PLACE_BYTES];
 
-	if (!isfinite(scale)) {
+	if (!isfinite(scale) && t->scales) {
 		const struct quant_nested *n = &t->nested;
 		bool table = n->scales && !kern_all_finite(n->table->data, KERN_F32, KERN_F32, n->table->bytes / sizeof(float));
 		snprintf(place, sizeof(place), "the scale of [%" PRIu32 ", %" PRIu32 "]", row, column);

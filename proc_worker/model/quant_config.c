@@ -108,7 +108,8 @@ static bool same_scheme(const struct quant_scheme *a, const struct quant_scheme 
 {
 	return a->format == b->format && a->names == b->names && a->bits == b->bits && a->group == b->group && a->zeros == b->zeros &&
 	       a->zero_offset == b->zero_offset && a->block_rows == b->block_rows && a->block_columns == b->block_columns &&
-	       a->scale_inverse == b->scale_inverse && a->scale_powers == b->scale_powers;
+	       a->scale_inverse == b->scale_inverse && a->scale_powers == b->scale_powers && a->scale_divides == b->scale_divides &&
+	       a->at_load == b->at_load;
 }
 
 enum err quant_add_scheme(struct quant_config *q, const struct quant_scheme *s, struct err_msg *em)
@@ -235,6 +236,30 @@ static enum err read_mxfp4(struct quant_config *c, json_val v, struct err_msg *e
 	return e ? e : quant_add_scheme(c, &s, em);
 }
 
+/* Inputs, which others round, too, are taken as they are. Modules that are left out packed checkpoints have as plain tensors; which of plain ones are
+ * to be rounded only the list says, and all but lm_head are where it is missing. */
+static enum err read_bitnet(struct quant_config *c, json_val v, struct err_msg *em)
+{
+	static const struct field fields[] = {
+		{"quant_method", FIELD_READ},  {"linear_class", FIELD_READ}, {"quantization_mode", FIELD_READ}, {"modules_to_not_convert", FIELD_READ},
+		{"use_rms_norm", FIELD_FALSE}, {"rms_norm_eps", FIELD_READ}, /* of the norm that there is none of */
+	};
+	static const char *const classes[] = {"bitlinear", "autobitlinear"}, *const modes[] = {"offline", "online"};
+	json_val left = json_get(v, "modules_to_not_convert");
+	u32 linear = 0, mode = 0;
+
+	enum err e = quant_check_fields(v, QUANT_WHERE, fields, COUNT_OF(fields), em);
+	if (!e)
+		e = quant_need_text(v, QUANT_WHERE, "linear_class", "bitlinear", classes, COUNT_OF(classes), &linear, em);
+	if (!e)
+		e = quant_need_text(v, QUANT_WHERE, "quantization_mode", "offline", modes, COUNT_OF(modes), &mode, em);
+	const struct quant_scheme s = {.format = QUANT_TERNARY, .bits = 2, .scale_divides = linear == 0, .at_load = linear == 1 && mode == 1};
+	if (!e && s.at_load && json_present(left) && !(json_count(left) == 1 && json_string_equals(json_at(left, 0), "lm_head")))
+		e = err_set(em, ERR_UNSUPPORTED,
+			    "config.json: \"%s\": \"modules_to_not_convert\" must be null or [\"lm_head\"] where \"quantization_mode\" is 'online'", QUANT_WHERE);
+	return e ? e : quant_add_scheme(c, &s, em);
+}
+
 /* Which type a tensor has the file says. */
 static enum err read_gguf(struct quant_config *c, json_val v, struct err_msg *em)
 {
@@ -255,10 +280,10 @@ bool quant_config_has(const struct quant_config *q, enum quant_format format)
 
 enum err quant_config_read(struct quant_config *q, json_val config, struct err_msg *em)
 {
-	static const char *const methods[] = {"awq", "gptq", "compressed-tensors", "fp8", "mxfp4", "bitsandbytes", "fbgemm_fp8", "modelopt", "auto-round", "gguf"};
+	static const char *const methods[] = {"awq", "gptq", "compressed-tensors", "fp8", "mxfp4", "bitsandbytes", "fbgemm_fp8", "modelopt", "auto-round", "bitnet", "gguf"};
 	static enum err (*const readers[])(struct quant_config *, json_val, struct err_msg *) = {
 		quant_read_awq, quant_read_gptq, quant_read_compressed, read_fp8, read_mxfp4, read_bitsandbytes, read_fbgemm,
-		quant_read_modelopt, quant_read_auto_round, read_gguf};
+		quant_read_modelopt, quant_read_auto_round, read_bitnet, read_gguf};
 	json_val v = json_get(config, "quantization_config");
 	u32 method = 0;
 

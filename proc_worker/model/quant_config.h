@@ -16,6 +16,7 @@ enum quant_format {
 	QUANT_MXFP4,  /* E2M1 in blocks of 32 inputs with a power of two each (OCP Microscaling) */
 	QUANT_NVFP4,  /* E2M1 in blocks of 16 inputs with an E4M3 number each, and a float for all */
 	QUANT_BNB4,   /* bitsandbytes: places in a table of 16 values, in blocks of neighbours with a scale each */
+	QUANT_TERNARY, /* BitNet: -1, 0 and 1 in 2 bits each, of four rows that are a quarter of all apart, with a number for all of the tensor */
 	QUANT_GGUF,   /* blocks of the types of ggml, tensor by tensor (quant_gguf.h) */
 };
 
@@ -37,6 +38,8 @@ struct quant_scheme {
 	u32 block_rows;	    /* FP8 in blocks of outputs ... */
 	u32 block_columns;  /* ... and inputs; 0: one scale a tensor or row */
 	bool scale_inverse; /* FP8: the scale's name ends in "_inv"; it multiplies all the same */
+	bool scale_divides; /* QUANT_TERNARY: values are divided by it */
+	bool at_load; /* QUANT_TERNARY: tensors are plain, and rounded as they are read: quant_ternary.h */
 	bool scale_powers;  /* FP8: scales are powers of two, a byte each (E8M0) */
 };
 

@@ -276,6 +276,48 @@ static enum err find_bnb4(struct quant_tensor *t, const struct safetensors *st, 
 	return e ? e : need_part(&t->nested.scales, st, name, "weight.nested_absmax", "F32", nested, 1, em);
 }
 
+/* ---------------------------------------------------------------- BitNet */
+
+/* Rows a quarter of all apart share bytes. */
+static enum err find_ternary(struct quant_tensor *t, const struct safetensors *st, const struct quant_scheme *c, const char *name, struct err_msg *em)
+{
+	const u64 values[2] = {t->rows / 4, t->columns}, one[1] = {1};
+
+	if (t->rows % 4)
+		return err_set(em, ERR_UNSUPPORTED, "%s: a matrix [%u, %u] cannot be stored in this format: its outputs are no multiple of 4", name, t->rows, t->columns);
+	t->group_rows = t->rows;
+	t->scale_kind = c->scale_divides ? SCALE_DIVIDES : SCALE_FLOAT;
+	float scale;
+	enum err e = need_part(&t->values, st, name, "weight", "U8", values, 2, em);
+	if (!e)
+		e = need_part(&t->scales, st, name, "weight_scale", FLOATS, one, 1, em);
+	return e ? e : need_number(&scale, st, name, "weight_scale", em);
+}
+
+/* Of a tensor that is plain: where all but lm_head are rounded as they are read, it is one of a scheme, whose rounding knows it by `at_load`. ERR_FORMAT: it
+ * has a scale beside it, so that its values would count otherwise. */
+static enum err find_plain(struct quant_tensor *t, const struct safetensors *st, const struct quant_config *c, const char *name, struct err_msg *em)
+{
+	const struct quant_scheme *s = &c->schemes[0];
+	char full[NAME_BYTES];
+
+	if (c->count != 1 || s->format != QUANT_TERNARY)
+		return ERR_OK;
+	const struct st_tensor *scale = part_named(st, name, "weight_scale", full);
+	if (scale)
+		return err_set(em, ERR_FORMAT, "%s: tensor %s is of type %s, but has a scale (%s); matrices with a scale must be packed (U8)", t->values->file, name,
+			       t->values->dtype_name, full);
+	if (!s->at_load || strcmp(name, "lm_head.weight") == 0)
+		return ERR_OK;
+	t->format = QUANT_TERNARY;
+	t->at_load = true;
+	t->bits = s->bits;
+	t->group_rows = t->rows;
+	t->group_columns = t->columns;
+	t->scale_times = t->scale_over = 1;
+	return ERR_OK;
+}
+
 /* ---------------------------------------------------------------- GGUF files */
 
 /* Scales are where the values are. */
@@ -329,6 +371,8 @@ static enum err find_by(struct quant_tensor *t, const struct safetensors *st, co
 		return find_fp4(t, st, c, name, em);
 	case QUANT_BNB4:
 		return find_bnb4(t, st, name, em);
+	case QUANT_TERNARY:
+		return find_ternary(t, st, c, name, em);
 	case QUANT_GGUF:
 		return find_gguf(t, st, name, em);
 	default:
@@ -378,9 +422,10 @@ enum err quant_tensor_find(struct quant_tensor *t, const struct safetensors *st,
 	size_t length = strlen(name);
 
 	*t = (struct quant_tensor){.values = plain, .rows = rows, .columns = columns};
-	if (c->count == 0 || (plain && plain->usable) || length < 8 || length + LONGEST_SUFFIX > NAME_BYTES ||
-	    strcmp(name + length - 7, ".weight") != 0)
+	if (c->count == 0 || length < 8 || length + LONGEST_SUFFIX > NAME_BYTES || strcmp(name + length - 7, ".weight") != 0)
 		return ERR_OK;
+	if (plain && plain->usable)
+		return find_plain(t, st, c, name, em);
 	return c->count == 1 ? find_by(t, st, &c->schemes[0], name, rows, columns, em)
 			     : find_among(t, st, c, name, rows, columns, em);
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "proc_worker/model/finite.h"
+#include "proc_worker/model/quant_ternary.h"
 
 enum { SLICE_ROWS = 128, TASK_ROWS = 8, GROUP_LEAST = 32 };
 
@@ -129,7 +130,12 @@ enum err quant_tensor_load(struct kern_weight *w, u32 to, const struct quant_ten
 			  .groups = w->k / GROUP_LEAST + 1,
 			  .order = w->order};
 	size_t values = (size_t)SLICE_ROWS * s.count, groups = (size_t)SLICE_ROWS * s.groups;
+	struct quant_tensor begun = *t;
 	enum err e = check_finite(t, first_row, rows, first_column, w->k, em);
+	if (!e && t->at_load) {
+		e = quant_ternary_begin(&begun, threads, em);
+		s.tensor = &begun;
+	}
 	float *memory = e ? NULL : malloc((values + 2 * groups) * sizeof(float));
 
 	if (e)

@@ -18,6 +18,7 @@
 #include "common/assert.h"
 #include "common/gguf.h"
 #include "proc_worker/model/quant_gguf.h"
+#include "proc_worker/model/quant_ternary.h"
 
 /* Where in a word of AWQ the eight outputs are. */
 static const u8 awq_places[8] = {0, 4, 1, 5, 2, 6, 3, 7};
@@ -45,6 +46,17 @@ static u32 bits_at(const struct st_tensor *t, size_t first, size_t stride, u32 p
 	return code & ((1u << bits) - 1);
 }
 
+/* Rows of a tensor of four rows a byte, the first of which are in the lowest bits (transformers, integrations/bitnet.py). */
+static const u8 *ternary_row(const struct quant_tensor *t, u32 row)
+{
+	return (const u8 *)t->values->data + (size_t)(row % (t->rows / 4)) * t->columns;
+}
+
+static u32 ternary_shift(const struct quant_tensor *t, u32 row)
+{
+	return 2 * (row / (t->rows / 4));
+}
+
 /* Of bytes: a value; of GPTQ and AWQ: 0 .. 2^bits - 1; of compressed-tensors: with half of the range added. */
 static u32 code_at(const struct quant_tensor *t, u32 row, u32 column)
 {
@@ -55,6 +67,8 @@ static u32 code_at(const struct quant_tensor *t, u32 row, u32 column)
 		       15;
 	case QUANT_GPTQ:
 		return bits_at(t->values, row, t->rows, column, t->bits);
+	case QUANT_TERNARY:
+		return ternary_row(t, row)[column] >> ternary_shift(t, row) & 3;
 	case QUANT_PACKED:
 		return bits_at(t->values, (size_t)row * ceil_div(t->columns * t->bits, 32), 1, column, t->bits);
 	default:
@@ -105,6 +119,8 @@ static float stored_scale(const struct quant_tensor *t, size_t i)
 		return e8m0_at(t->scales, i);
 	case SCALE_E4M3:
 		return f8_value(((const u8 *)t->scales->data)[i]);
+	case SCALE_DIVIDES:
+		return 1 / float_at(t->scales, i);
 	default:
 		return float_at(t->scales, i);
 	}
@@ -113,6 +129,8 @@ static float stored_scale(const struct quant_tensor *t, size_t i)
 static float scale_at(const struct quant_tensor *t, u32 row, u32 group)
 {
 	bool by_groups = t->format == QUANT_AWQ || t->format == QUANT_GPTQ;
+	if (t->at_load)
+		return t->scale_times;
 	size_t i = by_groups ? (size_t)group * t->rows + row : (size_t)(row / t->group_rows) * group_count(t) + group;
 
 	return stored_scale(t, i) * t->scale_times / t->scale_over;
@@ -150,6 +168,8 @@ static float zero_at(const struct quant_tensor *t, u32 row, u32 group)
 	case QUANT_GPTQ: /* the largest may stand for 0 less 1 */
 		code = bits_at(t->zeros, (size_t)group * (t->rows * t->bits / 32), 1, row, t->bits);
 		return (float)((code + t->zero_offset) & ((1u << t->bits) - 1));
+	case QUANT_TERNARY:
+		return 1;
 	case QUANT_PACKED:
 		if (!t->zeros)
 			return (float)(1u << (t->bits - 1));
@@ -244,13 +264,20 @@ static void codes_in_order(const struct quant_tensor *t, u32 row, u32 first, u32
 static void row_codes(const struct quant_tensor *t, u32 row, u32 first, u32 count, u8 *codes)
 {
 	bool bytes = t->format == QUANT_FP8 || t->format == QUANT_INT8;
+	bool ternary = t->format == QUANT_TERNARY;
 	bool words = (t->format == QUANT_GPTQ || t->format == QUANT_PACKED) && 32 % t->bits == 0;
 
+	if (t->at_load) {
+		quant_ternary_codes(t, row, first, count, codes);
+		return;
+	}
 	if (bytes)
 		memcpy(codes, (const u8 *)t->values->data + (size_t)row * t->columns + first, count);
 	else if (words)
 		codes_in_order(t, row, first, count, codes);
-	for (u32 i = 0; i < count && !bytes && !words; i++)
+	for (u32 i = 0, shift = ternary ? ternary_shift(t, row) : 0; i < count && ternary; i++)
+		codes[i] = ternary_row(t, row)[first + i] >> shift & 3;
+	for (u32 i = 0; i < count && !bytes && !words && !ternary; i++)
 		codes[i] = (u8)code_at(t, row, first + i);
 }
 
@@ -266,6 +293,10 @@ void quant_tensor_values(const struct quant_tensor *t, u32 row, u32 first, u32 c
 		}
 		for (u32 i = 0; i < count && t->scale_times != 1; i++)
 			out[i] *= t->scale_times;
+		return;
+	}
+	if (t->at_load) {
+		quant_ternary_values(t, row, first, count, out);
 		return;
 	}
 	if (is_half_bytes(t->format)) {
@@ -319,6 +350,8 @@ static bool scales_are_halves(const struct quant_tensor *t)
 {
 	size_t count = t->scales->bytes / kern_dtype_bytes(t->scales->dtype);
 
+	if (t->scale_kind == SCALE_DIVIDES) /* rounded to one, by less than to bfloat16 where no digits are lost */
+		return fabsf(scale_at(t, 0, 0)) >= 0x1p-14f && fabsf(scale_at(t, 0, 0)) < 65504;
 	if (t->scales->dtype == KERN_F16)
 		return true;
 	for (size_t i = 0; i < count; i++) {
@@ -348,7 +381,7 @@ enum kern_dtype quant_tensor_type(const struct quant_tensor *t, u32 first, u32 c
 	static const enum kern_dtype fours[] = {KERN_I4_128, KERN_I4_64, KERN_I4_32};
 	bool all = first == 0 && count == t->columns, whole = t->group_columns == t->columns && !t->groups;
 
-	if (t->format == QUANT_NONE || t->format == QUANT_FP8 || is_half_bytes(t->format))
+	if (t->format == QUANT_NONE || t->at_load || t->format == QUANT_FP8 || is_half_bytes(t->format))
 		return KERN_F32;
 	if (t->format == QUANT_GGUF) {
 		const bool groups = first % QUANT_GGUF_GROUP == 0 && count % QUANT_GGUF_GROUP == 0 && t->tiles.width % QUANT_GGUF_GROUP == 0;
@@ -415,6 +448,8 @@ static float mxfp4_codes(const float *values, u32 count, u8 *codes)
 
 bool quant_tensor_holds(const struct quant_tensor *t, enum kern_dtype type)
 {
+	if (t->at_load)
+		return type == KERN_I4_128;
 	return (t->format == QUANT_MXFP4 || (t->format == QUANT_GGUF && t->block_type == GGUF_MXFP4)) && type == KERN_I8;
 }
 
@@ -437,7 +472,7 @@ void quant_tensor_codes(const struct quant_tensor *t, enum kern_dtype type, u32 
 {
 	u32 width = kern_dtype_group(type);
 
-	if (quant_tensor_holds(t, type)) {
+	if (quant_tensor_holds(t, type) && !t->at_load) {
 		held_codes(t, row, first, count, codes, scales, zeros);
 		return;
 	}

@@ -12,6 +12,7 @@ enum quant_scale_kind {
 	SCALE_FLOAT,
 	SCALE_E8M0, /* powers of two */
 	SCALE_E4M3,
+	SCALE_DIVIDES, /* a float that values are divided by */
 };
 
 /* Scales that are quantized themselves: places in a table, by blocks of so many times a scale, plus an offset. */
@@ -36,6 +37,8 @@ struct quant_tensor {
 	float scale_times, scale_over; /* a scale is what is stored times the one, divided by the other */
 	struct quant_nested nested;
 	float table[16]; /* QUANT_BNB4: what codes mean */
+	bool at_load; /* QUANT_TERNARY: `values` are floats, which are rounded as they are read, and there are no scales */
+	float ternary_by; /* of such: what values are multiplied by and then rounded to -1, 0 and 1; scale_times is what these count */
 	u32 block_type;	 /* QUANT_GGUF: enum gguf_type; scales and zeros are in the blocks */
 	struct tiles tiles; /* QUANT_GGUF: where the file has inputs */
 };
@@ -47,13 +50,13 @@ MUST_CHECK enum err quant_tensor_find(struct quant_tensor *t, const struct safet
 				      const struct quant_config *c, const char *name, u32 rows, u32 columns,
 				      struct err_msg *em);
 
-/* The type of weights that holds inputs [first, first + count) without another rounding, but for one of a GGUF file's scales and zeros to
- * halves; KERN_F32: none does. */
+/* The type of weights that holds inputs [first, first + count) without another rounding, but for one to halves of a GGUF file's scales and zeros and
+ * of what SCALE_DIVIDES makes; KERN_F32: none does. */
 enum kern_dtype quant_tensor_type(const struct quant_tensor *t, u32 first, u32 count);
 /* The same, or what a GGUF file's tensor is rounded anew to, so that it stays about as small: KERN_I8. */
 enum kern_dtype quant_tensor_kept(const struct quant_tensor *t, u32 first, u32 count);
 /* Whether a weight of `type` holds a tensor closer than values rounded anew would: MXFP4 in KERN_I8, whose group of 128
- * inputs then counts by a power of two. */
+ * inputs then counts by a power of two, and three values that are rounded at load in KERN_I4_128, whose scales are halves. */
 bool quant_tensor_holds(const struct quant_tensor *t, enum kern_dtype type);
 /* Whether inputs must be read in another order for that. */
 bool quant_tensor_is_ordered(const struct quant_tensor *t);

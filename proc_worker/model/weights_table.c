@@ -604,6 +604,19 @@ static enum kern_dtype stored_type(const struct weights_plan *p, enum weight_slo
 	return type;
 }
 
+/* What --quantization asks for. Of three values in the middle of 16 steps none would be 0: 4 bits hold them as they are. */
+static enum kern_dtype asked_type(const struct weights_plan *p, enum weight_slot slot, u32 layer, bool *ordered)
+{
+	const struct quant_config *q = &p->config->quant;
+
+	if (p->matrix_dtype == KERN_I8 || !quant_config_has(q, QUANT_TERNARY))
+		return p->matrix_dtype;
+	if (q->schemes[0].at_load)
+		return slot == SLOT_LM_HEAD ? p->matrix_dtype : KERN_I4_128;
+	const enum kern_dtype stored = stored_type(p, slot, layer, ordered);
+	return kern_dtype_group(stored) > 0 ? stored : p->matrix_dtype;
+}
+
 bool weights_is_router(enum weight_slot slot)
 {
 	return slot == SLOT_ROUTER || slot == SLOT_SHARED_GATE || slot == SLOT_ALTUP_ROUTER;
@@ -619,7 +632,7 @@ enum kern_dtype weights_matrix_dtype(const struct weights_plan *p, enum weight_s
 	if (weights_is_router(slot) || WEIGHTS_SLOTS[slot].kind == SLOT_IS_HEADS || slot == SLOT_X_PROJ || slot == SLOT_DT_PROJ)
 		return p->dtype;
 	if (kern_dtype_group(p->matrix_dtype) > 0)
-		return p->matrix_dtype;
+		return asked_type(p, slot, layer, ordered);
 	if (p->dtype == KERN_F32 && quant_config_has(&p->config->quant, QUANT_GGUF))
 		return p->dtype;
 	enum kern_dtype stored = stored_type(p, slot, layer, ordered);

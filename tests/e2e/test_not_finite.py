@@ -8,7 +8,7 @@ import pytest
 import engine as engines
 from engine import SANITIZED, run
 from test_bad_input import start_fails
-from test_quantized import FORMATS, HIDDEN, IDS, write_models
+from test_quantized import BITNET, FORMATS, HIDDEN, IDS, TernaryAtLoad, write_models
 
 CUDA = {"TERCET_CUDA_KERNELS": str(engines.BUILD / "tests" / "kern" / "tercet-cuda-emu.so")}
 NAN = {"F32": struct.pack("<f", float("nan")), "F16": struct.pack("<e", float("nan")), "BF16": b"\xc0\x7f", "F8_E4M3": b"\xff"}
@@ -106,6 +106,19 @@ def test_values_of_fp8_checkpoints(name, tmp_path):
         for flags, env in (([], None), (["--device", "cuda"], CUDA)):
             output = refused(model, *flags, env=env)
             assert "tensor %s has the value NaN at %s" % (weight, place) in output, output
+
+
+@pytest.mark.parametrize("flags", [[], ["--quantization", "int4"], ["--tensor-parallel-size", "2"]], ids=["values", "int4", "ranks"])
+def test_values_that_are_rounded_to_three_at_load(flags, tmp_path):
+    _plain, model = write_models(tmp_path, TernaryAtLoad(), family=BITNET)
+    weight = "model.layers.1.mlp.down_proj.weight"
+    for raw, word in ((NAN, "NaN"), (INFINITY, "infinity")):
+        restore, place = spoil(model, weight, raw=raw)
+        output = refused(model, *flags)
+        assert "tensor %s has the value %s at %s" % (weight, word, place) in output, output
+        restore()
+    status, output = logits_output(model, *flags)
+    assert status == 0, output
 
 
 def test_values_beyond_the_type_that_is_to_hold_them(tmp_path):

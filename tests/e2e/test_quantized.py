@@ -311,6 +311,37 @@ class BitsAndBytes8:
         return parts, [to_float(code * largest[i // columns] / 127) for i, code in enumerate(codes)]
 
 
+class Ternary:
+    """Of BitNet: four rows, a quarter of all apart, in a byte, and a number of all, which multiplies or divides."""
+
+    def __init__(self, divides):
+        self.divides = divides
+        self.config = {"quant_method": "bitnet", "modules_to_not_convert": None}
+        if not divides:
+            self.config.update(linear_class="autobitlinear", quantization_mode="offline")
+
+    def make(self, stem, rows, columns, rng):
+        codes = [rng.randrange(3) for _ in range(rows * columns)]
+        part = rows * columns // 4
+        scale = to_bf16(rng.uniform(0.02, 0.1)) if not self.divides else to_bf16(rng.uniform(10, 50))
+        value = 1 / scale if self.divides else scale
+        parts = {stem + "weight": ("U8", (rows // 4, columns), bytes(sum(codes[k * part + i] << 2 * k for k in range(4)) for i in range(part))),
+                 stem + "weight_scale": ("BF16", (1,), bf16s([scale]))}
+        return parts, [(code - 1) * value for code in codes]
+
+
+class TernaryAtLoad:
+    """Values that are rounded as they are read: by how large they are on average."""
+    config = {"quant_method": "bitnet", "modules_to_not_convert": ["lm_head"], "linear_class": "autobitlinear", "quantization_mode": "online",
+              "use_rms_norm": False, "rms_norm_eps": 1e-6}
+
+    def make(self, stem, rows, columns, rng):
+        stored = [to_float(rng.gauss(0, 0.05)) for _ in range(rows * columns)]
+        by = to_float(1 / to_float(sum(map(abs, stored)) / len(stored)))
+        values = [max(-1, min(1, round(x * by))) / by for x in stored]
+        return {stem + "weight": ("F32", (rows, columns), floats(stored))}, values
+
+
 class Mixed:
     """Schemes take turns, matrix by matrix."""
 
@@ -353,6 +384,7 @@ FORMATS = {
                              "sym": False, "data_type": "int", "autoround_version": "0.16.1", "iters": 1000,
                              "extra_config": {"model.layers.0.mlp.down_proj": {"bits": 8, "group_size": 32, "sym": True},
                                               "lm_head": {"bits": 16}}}),
+    "ternary": Ternary(False), "ternary-divides": Ternary(True),
     "auto-round-v2": Gptq(32, 0, bits=2, quant_method="auto-round", packing_format="auto_round:gptqmodel", data_type="int"),
 }
 AS_VALUES = ("fp", "bnb4", "mixed-fp")  # no matrix of those is held in whole numbers
@@ -361,6 +393,7 @@ AS_VALUES = ("fp", "bnb4", "mixed-fp")  # no matrix of those is held in whole nu
 LLAMA = {"architecture": "LlamaForCausalLM", "embed": "model.embed_tokens", "head": "lm_head",
          "norms": ("input_layernorm", "post_attention_layernorm"), "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
          "out": "self_attn.o_proj", "mlp": ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")}
+BITNET = {**LLAMA, "architecture": "BitNetForCausalLM", "norms": (*LLAMA["norms"], "self_attn.attn_sub_norm"), "wide_norms": ("mlp.ffn_sub_norm",), "even_head": True}
 # q, k and v in one matrix, in it the rows of a KV head side by side.
 INTERNLM2 = {"architecture": "InternLM2ForCausalLM", "embed": "model.tok_embeddings", "head": "output",
              "norms": ("attention_norm", "ffn_norm"), "qkv": ("attention.wqkv",), "out": "attention.wo",
@@ -382,6 +415,9 @@ def write_models(folder, form, intermediate=384, family=LLAMA):
     both(family["embed"] + ".weight", (VOCAB, HIDDEN), 1.0)
     both("model.norm.weight", (HIDDEN,), 0.1, 1.0)
     both(family["head"] + ".weight", (VOCAB, HIDDEN), 0.2)
+    if "even_head" in family:  # what 4 bits hold exactly
+        codes = [(0, 15)[i % 32] if i % 32 < 2 else rng.randrange(16) for i in range(VOCAB * HIDDEN)]
+        plain["lm_head.weight"] = quantized["lm_head.weight"] = ("F32", (VOCAB, HIDDEN), floats([(code - 7) / 32 for code in codes]))
     gate, up, down = family["mlp"]
     qkv = zip(family["qkv"], (wide, narrow, narrow) if len(family["qkv"]) == 3 else (wide + 2 * narrow,))
     modules = [(name, rows, HIDDEN) for name, rows in qkv] + [
@@ -390,6 +426,8 @@ def write_models(folder, form, intermediate=384, family=LLAMA):
         stem = "model.layers.%d." % layer
         for norm in family["norms"]:
             both(stem + norm + ".weight", (HIDDEN,), 0.1, 1.0)
+        for norm in family.get("wide_norms", ()):
+            both(stem + norm + ".weight", (intermediate,), 0.1, 1.0)
         for name, rows, columns in modules:
             parts, values = form.make(stem + name + ".", rows, columns, rng)
             quantized.update(parts)
@@ -431,6 +469,18 @@ def test_quantized_matrices_in_groups_compute_what_they_stand_for(name, tmp_path
     wanted = logits(plain)
     spread = max(wanted) - min(wanted)
     assert distance(logits(plain, "--quantization", "int8"), wanted) < 0.05 * spread
+
+
+@pytest.mark.parametrize("name", ["ternary", "at-load"])
+def test_weights_of_bitnet_are_three_values(name, tmp_path):
+    plain, quantized = write_models(tmp_path, TernaryAtLoad() if name == "at-load" else FORMATS[name], family=BITNET)
+    expect_the_same("fp" if name == "at-load" else name, plain, quantized)
+    portable = {"TERCET_KERN_CAPS": "none"}
+    assert distance(logits(quantized, "--quantization", "int4", env=portable), logits(plain)) < 1e-3  # which must not move the one that is 0
+
+
+def test_weights_are_rounded_at_load_of_bitnet_only(tmp_path):
+    assert "'online', which is read of a BitNetForCausalLM only, not of a LlamaForCausalLM" in refused(tmp_path, TernaryAtLoad())
 
 
 def expect_the_same(name, plain, quantized):
@@ -488,6 +538,11 @@ def test_unsupported_settings_are_refused_by_name(changes, words_said, tmp_path)
     (Fp4(16, True), {"quant_algo": "MIXED_PRECISION"}, '"quantized_layers" must be an object of layers'),
     (BitsAndBytes(True), {"bnb_4bit_quant_storage": "bfloat16"}, "'bfloat16'; supported: uint8"),
     (BitsAndBytes(True), {"_load_in_8bit": True}, 'one of "load_in_4bit" and "load_in_8bit" must be true'),
+    (Ternary(False), {"use_rms_norm": True}, '"use_rms_norm" is set, which is not supported'),
+    (Ternary(False), {"linear_class": "trilinear"}, "'trilinear'; supported: bitlinear, autobitlinear"),
+    (Ternary(False), {"quantization_mode": "later"}, "'later'; supported: offline, online"),
+    (Ternary(False), {"quantization_mode": "online", "modules_to_not_convert": ["lm_head", "q_proj"]},
+     '"modules_to_not_convert" must be null or ["lm_head"]'),
     (Fp8("blocks"), {"weight_block_size": [128]}, '"weight_block_size" must be two numbers'),
     (Fp8("blocks"), {"weight_block_size": [64, 128]}, "weight_scale_inv has the shape"),
     (Fp8("blocks"), {"fmt": "e5m2"}, "'e5m2'; supported: e4m3"),
@@ -548,6 +603,11 @@ def changing(suffix, *part):
     (BitsAndBytes(True), changing("weight.quant_state.bitsandbytes__nf4", "U8", (2,), b"{}"), 'must have an even "blocksize"'),
     (BitsAndBytes(True), changing("weight.quant_state.bitsandbytes__nf4", "U8", (1,), b"{"), "bitsandbytes__nf4: "),
     (BitsAndBytes(True), changing("weight.nested_quant_map", "F32", (16,), floats([1] * 16)), "nested_quant_map has the shape [16], expected [256]"),
+    (Ternary(False), changing("weight_scale", "BF16", (2,), bf16s([1, 1])), "weight_scale has the shape [2], expected [1]"),
+    (Ternary(False), changing("weight_scale", "BF16", (1,), bf16s([float("inf")])), "weight_scale is inf; it must be a finite number other than 0"),
+    (Ternary(True), changing("weight_scale", "F32", (1,), floats([0])), "weight_scale is 0; it must be a finite number other than 0"),
+    (Ternary(True), changing("weight", "F32", (384, 128), floats([1] * 384 * 128)), "is of type F32, but has a scale"),
+    (Ternary(False), changing("weight", "U8", (384, 128), bytes(384 * 128)), "weight has the shape [384, 128], expected [96, 128]"),
     (BitsAndBytes8(), changing("weight_format", b"\1"), "weight_format says that rows are not one behind the other"),
 ], ids=lambda value: value.__class__.__name__ if not callable(value) and not isinstance(value, str) else "")
 def test_parts_that_do_not_fit_are_named(form, damage, words_said, tmp_path):
