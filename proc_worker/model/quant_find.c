@@ -295,7 +295,7 @@ static enum err find_ternary(struct quant_tensor *t, const struct safetensors *s
 }
 
 /* Of a tensor that is plain: where all but lm_head are rounded as they are read, it is one of a scheme, whose rounding knows it by `at_load`. ERR_FORMAT: it
- * has a scale beside it, so that its values would count otherwise. */
+ * has another shape, or a scale beside it, so that its values would count otherwise. */
 static enum err find_plain(struct quant_tensor *t, const struct safetensors *st, const struct quant_config *c, const char *name, struct err_msg *em)
 {
 	const struct quant_scheme *s = &c->schemes[0];
@@ -309,13 +309,15 @@ static enum err find_plain(struct quant_tensor *t, const struct safetensors *st,
 			       t->values->dtype_name, full);
 	if (!s->at_load || strcmp(name, "lm_head.weight") == 0)
 		return ERR_OK;
+	const u64 shape[2] = {t->rows, t->columns};
+	enum err e = need_part(&t->values, st, name, "weight", FLOATS, shape, 2, em);
 	t->format = QUANT_TERNARY;
 	t->at_load = true;
 	t->bits = s->bits;
 	t->group_rows = t->rows;
 	t->group_columns = t->columns;
 	t->scale_times = t->scale_over = 1;
-	return ERR_OK;
+	return e;
 }
 
 /* ---------------------------------------------------------------- GGUF files */

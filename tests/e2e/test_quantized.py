@@ -479,6 +479,14 @@ def test_weights_of_bitnet_are_three_values(name, tmp_path):
     assert distance(logits(quantized, "--quantization", "int4", env=portable), logits(plain)) < 1e-3  # which must not move the one that is 0
 
 
+def test_a_matrix_of_another_shape_is_not_rounded_at_load(tmp_path):
+    form = TernaryAtLoad()
+    form.make = lambda stem, rows, columns, rng: TernaryAtLoad.make(form, stem, rows - ("v_proj" in stem), columns, rng)
+    _plain, quantized = write_models(tmp_path, form, family=BITNET)
+    status, output = run("logits", "--model", quantized, "--ids", IDS)
+    assert status == 1 and "v_proj.weight has the shape [63, 128], expected [64, 128]" in output, output
+
+
 def test_weights_are_rounded_at_load_of_bitnet_only(tmp_path):
     assert "'online', which is read of a BitNetForCausalLM only, not of a LlamaForCausalLM" in refused(tmp_path, TernaryAtLoad())
 
