@@ -96,6 +96,8 @@ void json_object_end(struct json_writer *w);
 void json_array_begin(struct json_writer *w);
 void json_array_end(struct json_writer *w);
 void json_key(struct json_writer *w, const char *key);
+/* The key of a member that is copied, which may have a NUL. */
+void json_key_of(struct json_writer *w, const struct json_iter *member);
 /* Invalid UTF-8 is replaced by U+FFFD; control characters are escaped; '/' and non-ASCII are not. */
 void json_write_string(struct json_writer *w, const char *text, size_t bytes);
 void json_write_cstr(struct json_writer *w, const char *text);

@@ -80,6 +80,11 @@ void json_key(struct json_writer *w, const char *key)
 	write_key(w, key, strlen(key));
 }
 
+void json_key_of(struct json_writer *w, const struct json_iter *member)
+{
+	write_key(w, member->key, member->key_bytes);
+}
+
 void json_write_string(struct json_writer *w, const char *text, size_t bytes)
 {
 	separate(w);

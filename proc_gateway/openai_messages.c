@@ -15,28 +15,58 @@ static bool bad_message(struct api_error *e, size_t index, json_val v, const cha
 	return api_error_field(e, name, v, wrong, right);
 }
 
-/* Text parts of one content array. */
-static bool join_parts(json_val parts, const char *between, size_t index, struct buf *out, struct api_error *e)
+/* How a template takes content that clients send in parts. */
+struct content_form {
+	const char *between; /* texts that become one */
+	bool parts;	     /* users' stay parts */
+};
+
+static bool is_named(const struct json_iter *member, const char *name)
 {
-	bool first = true;
-	for (struct json_iter it = json_iterate(parts); json_next(&it);) {
-		const char *text;
-		size_t bytes;
+	return member->key_bytes == strlen(name) && memcmp(member->key, name, member->key_bytes) == 0;
+}
+
+static void write_part(struct json_writer *w, const char *text, size_t bytes)
+{
+	json_object_begin(w);
+	json_key(w, "type");
+	json_write_cstr(w, "text");
+	json_key(w, "text");
+	json_write_string(w, text, bytes);
+	json_object_end(w);
+}
+
+/* Text parts of one content array, as one text or as parts. */
+static bool write_parts(struct json_writer *w, json_val parts, const char *between, bool in_parts, size_t index, struct api_error *e)
+{
+	struct buf joined = {0};
+	bool first = true, ok = true;
+	if (in_parts)
+		json_array_begin(w);
+	for (struct json_iter it = json_iterate(parts); ok && json_next(&it);) {
+		const char *text = "";
+		size_t bytes = 0;
 		json_val type = json_get(it.value, "type");
 		json_val value = json_type(it.value) == JSON_STRING ? it.value : json_get(it.value, "text");
 		if (json_present(type) && !json_string_equals(type, "text") &&
 		    !json_string_equals(type, "input_text") && !json_string_equals(type, "output_text"))
-			return bad_message(e, index, type,
-					   "is a kind of content that this model does not take", "\"text\"");
-		if (!json_string(value, &text, &bytes))
-			return bad_message(e, index, it.value, "is not a part of content",
-					   "{\"type\": \"text\", \"text\": \"...\"}");
-		if (!first)
-			buf_append_str(out, between);
+			ok = bad_message(e, index, type, "is a kind of content that this model does not take", "\"text\"");
+		else if (!json_string(value, &text, &bytes))
+			ok = bad_message(e, index, it.value, "is not a part of content", "{\"type\": \"text\", \"text\": \"...\"}");
+		if (in_parts) {
+			write_part(w, text, bytes);
+			continue;
+		}
+		buf_append_str(&joined, first ? "" : between);
 		first = false;
-		buf_append(out, text, bytes);
+		buf_append(&joined, text, bytes);
 	}
-	return true;
+	if (in_parts)
+		json_array_end(w);
+	else
+		json_write_string(w, joined.data ? joined.data : "", joined.bytes);
+	buf_fini(&joined);
+	return ok;
 }
 
 /* Around arguments stand the list, a message, its calls, a call and its function. */
@@ -58,8 +88,8 @@ static bool write_tool_call(struct json_writer *w, json_val call, size_t index, 
 	bool fits = true;
 	json_object_begin(w);
 	for (struct json_iter it = json_iterate(call); json_next(&it);) {
-		json_key(w, it.key);
-		if (strcmp(it.key, "function") != 0 || json_type(it.value) != JSON_OBJECT) {
+		json_key_of(w, &it);
+		if (!is_named(&it, "function") || json_type(it.value) != JSON_OBJECT) {
 			json_write_value(w, it.value);
 			continue;
 		}
@@ -68,8 +98,8 @@ static bool write_tool_call(struct json_writer *w, json_val call, size_t index, 
 			struct json_doc *parsed = NULL;
 			const char *text;
 			size_t bytes;
-			json_key(w, f.key);
-			bool is_object = strcmp(f.key, "arguments") == 0 && json_string(f.value, &text, &bytes) &&
+			json_key_of(w, &f);
+			bool is_object = is_named(&f, "arguments") && json_string(f.value, &text, &bytes) &&
 					 json_parse(&parsed, text, bytes, NULL) == ERR_OK &&
 					 json_type(json_root(parsed)) == JSON_OBJECT;
 			bool deep = is_object && json_depth(json_root(parsed)) > ARGUMENTS_LEVELS_MAX;
@@ -84,17 +114,12 @@ static bool write_tool_call(struct json_writer *w, json_val call, size_t index, 
 				   "JSON of fewer levels");
 }
 
-static bool write_member(struct json_writer *w, const struct json_iter *it, const char *between, size_t index, struct api_error *e)
+static bool write_member(struct json_writer *w, const struct json_iter *it, const struct content_form *form, bool user, size_t index, struct api_error *e)
 {
-	json_key(w, it->key);
-	if (strcmp(it->key, "content") == 0 && json_type(it->value) == JSON_ARRAY) {
-		struct buf text = {0};
-		bool ok = join_parts(it->value, between, index, &text, e);
-		json_write_string(w, text.data ? text.data : "", text.bytes);
-		buf_fini(&text);
-		return ok;
-	}
-	if (strcmp(it->key, "tool_calls") == 0 && json_type(it->value) == JSON_ARRAY) {
+	json_key_of(w, it);
+	if (is_named(it, "content") && json_type(it->value) == JSON_ARRAY)
+		return write_parts(w, it->value, form->between, user && form->parts, index, e);
+	if (is_named(it, "tool_calls") && json_type(it->value) == JSON_ARRAY) {
 		bool ok = true;
 		json_array_begin(w);
 		for (struct json_iter call = json_iterate(it->value); ok && json_next(&call);)
@@ -168,8 +193,7 @@ static bool no_memory(struct api_error *e)
 	return api_error_set(e, 503, NULL, NULL, "There is no memory for the request.");
 }
 
-/* `between`: parts of a message. */
-static bool rewrite_messages(struct openai_request *r, const char *between, json_val *messages, struct api_error *e)
+static bool rewrite_messages(struct openai_request *r, const struct content_form *form, json_val *messages, struct api_error *e)
 {
 	struct buf text = {0};
 	struct json_writer w;
@@ -178,9 +202,10 @@ static bool rewrite_messages(struct openai_request *r, const char *between, json
 	json_begin(&w, &text);
 	json_array_begin(&w);
 	for (struct json_iter it = json_iterate(*messages); ok && json_next(&it); index++) {
+		const bool user = json_string_equals(json_get(it.value, "role"), "user");
 		json_object_begin(&w);
 		for (struct json_iter m = json_iterate(it.value); ok && json_next(&m);)
-			ok = write_member(&w, &m, between, index, e);
+			ok = write_member(&w, &m, form, user, index, e);
 		if (has_reasoning(it.value)) {
 			json_key(&w, "reasoning_content");
 			json_write_value(&w, json_get(it.value, "reasoning"));
@@ -196,7 +221,7 @@ static bool rewrite_messages(struct openai_request *r, const char *between, json
 	return ok;
 }
 
-static bool check_messages(struct openai_request *r, const char *between, json_val *messages, struct api_error *e)
+static bool check_messages(struct openai_request *r, const struct content_form *form, json_val *messages, struct api_error *e)
 {
 	bool rewrite = false;
 	size_t index = 0;
@@ -213,7 +238,7 @@ static bool check_messages(struct openai_request *r, const char *between, json_v
 		if (!check_message(it.value, index, &rewrite, e))
 			return false;
 	}
-	return !rewrite || rewrite_messages(r, between, messages, e);
+	return !rewrite || rewrite_messages(r, form, messages, e);
 }
 
 /* chat_template_kwargs, with reasoning_effort as one more of them. */
@@ -229,7 +254,7 @@ static bool template_kwargs(struct openai_request *r, json_val *out, struct api_
 	json_key(&w, "reasoning_effort");
 	json_write_cstr(&w, r->fields.reasoning_effort);
 	for (struct json_iter it = json_iterate(*out); json_next(&it);) {
-		json_key(&w, it.key);
+		json_key_of(&w, &it);
 		json_write_value(&w, it.value);
 	}
 	json_object_end(&w);
@@ -293,8 +318,10 @@ bool openai_messages_read(struct openai_request *r, const struct openai_model *m
 	struct chat_request chat = {0};
 	struct buf prompt = {0};
 	const bool own = f->has_chat_template && f->chat_template[0];
-	const char *between = own || !m->chat_template ? "\n" : chat_template_between_parts(m->chat_template);
-	if (!check_messages(r, between, &chat.messages, e) || !template_kwargs(r, &chat.kwargs, e))
+	struct content_form form = {.between = "\n"};
+	if (!own && m->chat_template)
+		form = (struct content_form){chat_template_between_parts(m->chat_template), chat_template_reads_parts(m->chat_template, openai_tools_shown(f))};
+	if (!check_messages(r, &form, &chat.messages, e) || !template_kwargs(r, &chat.kwargs, e))
 		return false;
 	if (f->continue_final_message && f->has_add_generation_prompt && f->add_generation_prompt)
 		return api_error_set(

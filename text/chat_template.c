@@ -14,11 +14,14 @@
 
 enum { PATH_BYTES_MAX = 4096, ARENA_CHUNK_BYTES = 64 * 1024 };
 
+/* Whose messages a template may read as parts alone: of content that is one string it makes nothing. In the order in which that is found out. */
+static const char *const ROLES[] = {"user", "system", "developer", "assistant", "tool"};
+
 struct chat_template {
 	struct jinja_template plain;
 	struct jinja_template tool_use; /* for requests with tools, where the model has one of its own */
 	bool has_tool_use;
-	bool reads_parts; /* of content that is one string it makes nothing */
+	unsigned plain_parts, tool_use_parts; /* a bit for each of ROLES */
 	const char *between_parts;
 };
 
@@ -305,22 +308,35 @@ static void write_content(struct json_writer *w, json_val content)
 	json_array_end(w);
 }
 
-/* The messages with texts as lists of one part. */
-static enum err messages_in_parts(struct json_doc **out, json_val messages, struct err_msg *em)
+static bool is_named(const struct json_iter *member, const char *name)
+{
+	return member->key_bytes == strlen(name) && memcmp(member->key, name, member->key_bytes) == 0;
+}
+
+static bool has_role(json_val message, unsigned roles)
+{
+	for (unsigned i = 0; i < COUNT_OF(ROLES); i++)
+		if (roles & 1u << i && json_string_equals(json_get(message, "role"), ROLES[i]))
+			return true;
+	return false;
+}
+
+/* The messages, texts of these roles as lists of one part. */
+static enum err messages_in_parts(struct json_doc **out, json_val messages, unsigned roles, struct err_msg *em)
 {
 	struct buf text = {0};
 	struct json_writer w;
 	json_begin(&w, &text);
 	json_array_begin(&w);
 	for (struct json_iter it = json_iterate(messages); json_next(&it);) {
-		if (json_type(it.value) != JSON_OBJECT) {
+		if (!has_role(it.value, roles)) {
 			json_write_value(&w, it.value);
 			continue;
 		}
 		json_object_begin(&w);
 		for (struct json_iter member = json_iterate(it.value); json_next(&member);) {
-			json_key(&w, member.key);
-			if (strcmp(member.key, "content") == 0)
+			json_key_of(&w, &member);
+			if (is_named(&member, "content"))
 				write_content(&w, member.value);
 			else
 				json_write_value(&w, member.value);
@@ -344,9 +360,15 @@ static bool enter_template(struct jinja *j)
 	return s != NULL;
 }
 
+/* Requests with tools may have a template of their own. */
+static bool for_tools(const struct chat_template *t, const struct chat_request *request)
+{
+	return t->has_tool_use && json_count(request->tools) > 0;
+}
+
 static enum err render(const struct chat_template *t, const struct chat_request *request, struct buf *out, struct err_msg *em)
 {
-	bool tools = t->has_tool_use && json_count(request->tools) > 0;
+	bool tools = for_tools(t, request);
 	struct buf rendered = {0};
 	struct jinja j = {.template = tools ? &t->tool_use : &t->plain,
 			  .limits = request->template_from_client ? JINJA_REQUEST_LIMITS : JINJA_LIMITS,
@@ -370,11 +392,12 @@ static enum err render(const struct chat_template *t, const struct chat_request 
 
 enum err chat_template_render(const struct chat_template *t, const struct chat_request *request, struct buf *out, struct err_msg *em)
 {
+	const unsigned roles = for_tools(t, request) ? t->tool_use_parts : t->plain_parts;
 	struct chat_request in_parts = *request;
 	struct json_doc *doc = NULL;
-	if (!t->reads_parts || json_type(request->messages) != JSON_ARRAY)
+	if (!roles || json_type(request->messages) != JSON_ARRAY)
 		return render(t, request, out, em);
-	enum err e = messages_in_parts(&doc, request->messages, em);
+	enum err e = messages_in_parts(&doc, request->messages, roles, em);
 	if (e == ERR_OK) {
 		in_parts.messages = json_root(doc);
 		e = render(t, &in_parts, out, em);
@@ -383,31 +406,64 @@ enum err chat_template_render(const struct chat_template *t, const struct chat_r
 	return e;
 }
 
+bool chat_template_reads_parts(const struct chat_template *t, bool tools)
+{
+	return ((tools && t->has_tool_use ? t->tool_use_parts : t->plain_parts) & 1) != 0;
+}
+
 /* ---- a model's template ---- */
 
-#define PROBE "tercet-probe-text"
+/* A word that filters leave as it is, but for its case. */
+#define PROBE "tercetprobe"
 
-/* Whether what a user says in `messages` is in the prompt. */
-static bool shows_probe(const struct chat_template *t, const char *messages)
+/* Whether the template has the probe's message in the prompt. */
+static bool shows_probe(const struct chat_template *t, const struct chat_request *request)
 {
-	struct json_doc *doc = NULL;
 	struct buf out = {0};
 	struct err_msg em;
-	bool shown = false;
-	if (json_parse(&doc, messages, strlen(messages), &em) == ERR_OK) {
-		struct chat_request r = {.messages = json_root(doc), .template_from_client = true, .bos_token = "<s>", .eos_token = "</s>"};
-		shown = render(t, &r, &out, &em) == ERR_OK && strstr(buf_cstr(&out), PROBE) != NULL;
-	}
+	bool shown = chat_template_render(t, request, &out, &em) == ERR_OK;
+	for (size_t i = 0; shown && i < out.bytes; i++)
+		out.data[i] = (char)(out.data[i] >= 'A' && out.data[i] <= 'Z' ? out.data[i] + 'a' - 'A' : out.data[i]);
+	shown = shown && strstr(buf_cstr(&out), PROBE) != NULL;
 	buf_fini(&out);
-	json_free(&doc);
 	return shown;
 }
 
-/* Templates of models that see images may look for parts of text alone, and leave out what is no part. */
-static bool reads_parts_alone(const struct chat_template *t)
+/* Templates of models that see images may look for parts of text alone, and leave out what is no part. Of a role whose messages a template does not show,
+ * texts stay what they are. */
+static enum err find_parts(const struct chat_template *t, unsigned *roles, bool tools, struct err_msg *em)
 {
-	return !shows_probe(t, "[{\"role\": \"user\", \"content\": \"" PROBE "\"}]") &&
-	       shows_probe(t, "[{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"" PROBE "\"}]}]");
+	static const char *const chats[] = {
+		"[{\"role\": \"user\", \"content\": \"" PROBE "\"}]",
+		"[{\"role\": \"system\", \"content\": \"" PROBE "\"}, {\"role\": \"user\", \"content\": \"a\"}]",
+		"[{\"role\": \"developer\", \"content\": \"" PROBE "\"}, {\"role\": \"user\", \"content\": \"a\"}]",
+		"[{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"" PROBE "\"}, {\"role\": \"user\", \"content\": \"b\"}]",
+		"[{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{\"type\": \"function\", \"id\": "
+		"\"call00000\", \"function\": {\"name\": \"f\", \"arguments\": {}}}]}, {\"role\": \"tool\", \"tool_call_id\": \"call00000\", \"name\": \"f\", "
+		"\"content\": \"" PROBE "\"}]",
+	};
+	static const char own[] = "[{\"type\": \"function\", \"function\": {\"name\": \"f\", \"description\": \"f\", \"parameters\": {\"type\": "
+				  "\"object\", \"properties\": {}}}}]";
+	struct json_doc *tool_list = NULL;
+	enum err e = tools ? json_parse(&tool_list, own, sizeof(own) - 1, em) : ERR_OK;
+	_Static_assert(COUNT_OF(chats) == COUNT_OF(ROLES), "a chat for every role");
+	for (unsigned i = 0; e == ERR_OK && i < COUNT_OF(ROLES); i++) {
+		struct json_doc *doc = NULL;
+		e = json_parse(&doc, chats[i], strlen(chats[i]), em);
+		if (e != ERR_OK)
+			break;
+		struct chat_request r = {.messages = json_root(doc), .template_from_client = true, .bos_token = "<s>", .eos_token = "</s>"};
+		if (tools)
+			r.tools = json_root(tool_list);
+		if (!shows_probe(t, &r)) {
+			*roles |= 1u << i;
+			if (!shows_probe(t, &r))
+				*roles &= ~(1u << i);
+		}
+		json_free(&doc);
+	}
+	json_free(&tool_list);
+	return e;
 }
 
 enum err chat_template_load(struct chat_template **out, const char *model_dir, const char *file, struct err_msg *em)
@@ -418,8 +474,11 @@ enum err chat_template_load(struct chat_template **out, const char *model_dir, c
 	enum err e = given ? load_source_file(out, file, em) : load_default(out, model_dir, em);
 	if (e != ERR_OK)
 		return e;
-	(*out)->reads_parts = reads_parts_alone(*out);
 	e = given ? ERR_OK : load_additional(*out, model_dir, em);
+	if (e == ERR_OK)
+		e = find_parts(*out, &(*out)->plain_parts, false, em);
+	if (e == ERR_OK && (*out)->has_tool_use)
+		e = find_parts(*out, &(*out)->tool_use_parts, true, em);
 	if (e != ERR_OK)
 		chat_template_free(out);
 	return e;

@@ -139,7 +139,11 @@ MUST_CHECK enum err chat_template_parse(struct chat_template **out, const char *
 void chat_template_free(struct chat_template **t);
 /* What stands between the parts of a message's content where it becomes one text. Lives as long as the template. */
 const char *chat_template_between_parts(const struct chat_template *t);
-/* Appends the prompt. A model's template that makes nothing of content that is one text gets it as a list of one part, {"type": "text", ...}.
+/* Whether users' content is read as a list of parts alone, of requests with or without tools: then what comes as a list should stay one. Of templates that
+ * chat_template_load has found; others take texts. */
+bool chat_template_reads_parts(const struct chat_template *t, bool tools);
+/* Appends the prompt. Messages of roles of which a model's template makes nothing where their content is one text get it as a list of one part,
+ * {"type": "text", ...}.
  * ERR_INVALID: raise_exception's text, or a run-time error with line and column, or a limit (steps,
  * output bytes, depth) was reached. Thread-safe. */
 MUST_CHECK enum err chat_template_render(const struct chat_template *t, const struct chat_request *request,

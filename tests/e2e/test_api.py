@@ -321,3 +321,19 @@ def test_preempted_requests_go_on_where_they_were():
         together = e.api.completions(prompts, temperature=0, max_tokens=100, ignore_eos=True, return_token_ids=True)
         assert [c["token_ids"] for c in together["choices"]] == alone
         assert e.api.metric("vllm:num_preemptions_total") > 0
+
+
+def test_templates_that_read_parts_alone_get_parts(tmp_path):
+    template = tmp_path / "t.jinja"
+    template.write_text("{% for m in messages %}{% if m.role == 'user' %}{% for p in m.content if p is mapping %}<{{ p.text }}>{% endfor %}"
+                        "{% else %}{{ m.content }}{% endif %}{% endfor %}")
+    with Engine("--chat-template", template) as e:
+        def prompt(*messages):
+            tokens = e.api.call("POST", "/tokenize", {"messages": messages})["tokens"]
+            return e.api.call("POST", "/detokenize", {"tokens": tokens})["prompt"]
+
+        parts = [{"type": "text", "text": "a"}, {"type": "input_text", "text": "b"}, "c"]
+        assert prompt({"role": "user", "content": "a"}) == "<a>"
+        assert prompt({"role": "system", "content": parts}, {"role": "user", "content": parts}) == "a\nb\nc<a><b><c>"
+        with pytest.raises(ApiError, match="is a kind of content that this model does not take"):
+            prompt({"role": "user", "content": [*parts, {"type": "image_url", "image_url": {"url": "x"}}]})

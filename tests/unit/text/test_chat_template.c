@@ -306,3 +306,25 @@ Test(chat_template, one_that_reads_parts_alone_gets_texts_as_such)
 	put("chat_template.jinja", "{% for m in messages %}{{ m.content if m.content is string else m.content[0].text }}{{ m.content is string }};{% endfor %}");
 	cr_expect_str_eq(rendered("", "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"}]}"), "qTrue;");
 }
+
+#define TURNS                                                                                                                                      \
+	"{\"messages\":[{\"role\":\"system\",\"content\":\"S\"},{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"An\"}," \
+	"{\"role\":\"user\",\"content\":\"r\"}]"
+#define TEXTS_OF_PARTS "{% for p in m.content if p is mapping %}{{ p.text }}{% endfor %}"
+
+Test(chat_template, texts_become_parts_for_the_roles_and_the_template_that_want_them)
+{
+	put("chat_template.jinja", "{% for m in messages %}{{ m.role[0] }}:{% if m.role == 'user' %}" TEXTS_OF_PARTS "{% else %}{{ m.content }}{% endif %};{% endfor %}");
+	cr_expect_str_eq(rendered("", TURNS "}"), "s:S;u:q;a:An;u:r;");
+	put("chat_template.jinja", "{% for m in messages %}{{ m.role[0] }}:{% if m.role == 'system' %}" TEXTS_OF_PARTS "{% else %}{{ m.content | upper }}{% endif %};{% endfor %}");
+	cr_expect_str_eq(rendered("", TURNS "}"), "s:S;u:Q;a:AN;u:R;");
+	put("chat_template.jinja", "{% for m in messages %}" TEXTS_OF_PARTS ";{% endfor %}");
+	char path[256];
+	snprintf(path, sizeof(path), "%s/additional_chat_templates", folder);
+	cr_assert_eq(mkdir(path, 0700), 0);
+	put("additional_chat_templates/tool_use.jinja", "{% for m in messages %}[{{ m.content }}]{% endfor %}");
+	cr_expect_str_eq(rendered("", TURNS "}"), "S;q;An;r;");
+	cr_expect_str_eq(rendered("", "{\"messages\":[{\"role\":\"developer\",\"content\":\"D\"}]}"), "D;");
+	cr_expect_str_eq(rendered("", TURNS ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]}"), "[S][q][An][r]");
+	cr_expect_str_eq(rendered("", "{\"messages\":[{\"role\":\"user\",\"content\":\"q\",\"content\\u0000\":\"no\"}]}"), "q;");
+}
