@@ -408,7 +408,7 @@ bool arch_has_own(const struct arch *a, const char *field);
 const char *arch_field_in_file(const struct arch *a, const char *here);
 /* Whether a model of that name ties its embeddings where either its whole or its part says so. */
 bool arch_ties_either(const char *name);
-/* Whether embeddings of a model of that name are tied where neither its whole nor its part says it, if the files have no lm_head. */
+/* Whether embeddings of a model of that name are tied where its whole does not say it, if the files have no lm_head. */
 bool arch_ties_headless(const char *name);
 /* Of a model that also has parts for images the language part, which alone is computed: "text_config" describes it, with
  * `model_type`; Qwen's older files have its fields beside "vision_config" instead (NULL: the first kind that there is).

@@ -105,16 +105,18 @@ enum err config_read_tied(struct model_config *c, json_val whole, json_val text,
 {
 	static const char name[] = "tie_word_embeddings";
 	const char *model = json_cstr(json_at(json_get(whole, "architectures"), 0), "");
-	const bool said = json_present(json_get(text, name)) || json_present(json_get(whole, name));
+	const bool in_text = json_present(json_get(text, name)), in_whole = json_present(json_get(whole, name));
 	const bool usual = c->arch->traits & ARCH_TIED;
 	bool of_text = usual;
 
 	enum err e = config_may_bool(text, name, usual, &of_text, em);
 	if (!e)
 		e = config_may_bool(whole, name, of_text, &c->tied_embeddings, em);
-	if (!e && arch_ties_either(model) && of_text && json_present(json_get(text, name)))
+	const bool text_ties = !e && in_text && of_text;
+	if (text_ties && arch_ties_either(model))
 		c->tied_embeddings = true;
-	c->tied_headless = !e && !said && arch_ties_headless(model);
+	else /* transformers heeds what the whole says, or is: a head in the files counts, whatever the part says */
+		c->tied_headless = !e && !in_whole && (text_ties || arch_ties_headless(model));
 	c->tied_embeddings |= c->tied_headless;
 	return e;
 }

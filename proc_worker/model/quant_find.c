@@ -291,7 +291,11 @@ static enum err find_ternary(struct quant_tensor *t, const struct safetensors *s
 	enum err e = need_part(&t->values, st, name, "weight", "U8", values, 2, em);
 	if (!e)
 		e = need_part(&t->scales, st, name, "weight_scale", FLOATS, one, 1, em);
-	return e ? e : need_number(&scale, st, name, "weight_scale", em);
+	if (!e)
+		e = need_number(&scale, st, name, "weight_scale", em);
+	if (!e && c->scale_divides && !isfinite(1 / scale))
+		e = err_set(em, ERR_FORMAT, "%s: tensor %s is divided by %g, which leaves no finite numbers", t->scales->file, t->scales->name, (double)scale);
+	return e;
 }
 
 /* Of a tensor that is plain: where all but lm_head are rounded as they are read, it is one of a scheme, whose rounding knows it by `at_load`. ERR_FORMAT: it
@@ -422,11 +426,12 @@ enum err quant_tensor_find(struct quant_tensor *t, const struct safetensors *st,
 	enum { LONGEST_SUFFIX = 40 };
 	const struct st_tensor *plain = safetensors_find(st, name);
 	size_t length = strlen(name);
+	char scale[NAME_BYTES];
 
 	*t = (struct quant_tensor){.values = plain, .rows = rows, .columns = columns};
 	if (c->count == 0 || length < 8 || length + LONGEST_SUFFIX > NAME_BYTES || strcmp(name + length - 7, ".weight") != 0)
 		return ERR_OK;
-	if (plain && plain->usable)
+	if ((plain && plain->usable) || (c->schemes[0].at_load && !part_named(st, name, "weight_scale", scale)))
 		return find_plain(t, st, c, name, em);
 	return c->count == 1 ? find_by(t, st, &c->schemes[0], name, rows, columns, em)
 			     : find_among(t, st, c, name, rows, columns, em);

@@ -135,6 +135,9 @@ enum err quant_tensor_load(struct kern_weight *w, u32 to, const struct quant_ten
 	if (!e && t->at_load) {
 		e = quant_ternary_begin(&begun, threads, em);
 		s.tensor = &begun;
+		if (!e && as_is && !quant_ternary_is_half(begun.scale_times))
+			e = err_set(em, ERR_UNSUPPORTED, "%s: tensor %s has a mean magnitude of %g, which 4 bits do not hold; load it without --quantization int4", t->values->file,
+				    t->values->name, (double)begun.scale_times);
 	}
 	float *memory = e ? NULL : malloc((values + 2 * groups) * sizeof(float));
 

@@ -350,8 +350,8 @@ static bool scales_are_halves(const struct quant_tensor *t)
 {
 	size_t count = t->scales->bytes / kern_dtype_bytes(t->scales->dtype);
 
-	if (t->scale_kind == SCALE_DIVIDES) /* rounded to one, by less than to bfloat16 where no digits are lost */
-		return fabsf(scale_at(t, 0, 0)) >= 0x1p-14f && fabsf(scale_at(t, 0, 0)) < 65504;
+	if (t->format == QUANT_TERNARY) /* rounded to one, by less than to bfloat16 where no digits are lost */
+		return quant_ternary_is_half(scale_at(t, 0, 0));
 	if (t->scales->dtype == KERN_F16)
 		return true;
 	for (size_t i = 0; i < count; i++) {

@@ -314,8 +314,8 @@ class BitsAndBytes8:
 class Ternary:
     """Of BitNet: four rows, a quarter of all apart, in a byte, and a number of all, which multiplies or divides."""
 
-    def __init__(self, divides):
-        self.divides = divides
+    def __init__(self, divides, scale_type="BF16"):
+        self.divides, self.scale_type = divides, scale_type
         self.config = {"quant_method": "bitnet", "modules_to_not_convert": None}
         if not divides:
             self.config.update(linear_class="autobitlinear", quantization_mode="offline")
@@ -323,10 +323,11 @@ class Ternary:
     def make(self, stem, rows, columns, rng):
         codes = [rng.randrange(3) for _ in range(rows * columns)]
         part = rows * columns // 4
-        scale = to_bf16(rng.uniform(0.02, 0.1)) if not self.divides else to_bf16(rng.uniform(10, 50))
+        scale, rounded = rng.uniform(10, 50) if self.divides else rng.uniform(0.02, 0.1), {"BF16": to_bf16, "F32": to_float}[self.scale_type]
+        scale = rounded(scale)
         value = 1 / scale if self.divides else scale
         parts = {stem + "weight": ("U8", (rows // 4, columns), bytes(sum(codes[k * part + i] << 2 * k for k in range(4)) for i in range(part))),
-                 stem + "weight_scale": ("BF16", (1,), bf16s([scale]))}
+                 stem + "weight_scale": (self.scale_type, (1,), bf16s([scale]) if self.scale_type == "BF16" else floats([scale]))}
         return parts, [(code - 1) * value for code in codes]
 
 
@@ -477,6 +478,29 @@ def test_weights_of_bitnet_are_three_values(name, tmp_path):
     expect_the_same("fp" if name == "at-load" else name, plain, quantized)
     portable = {"TERCET_KERN_CAPS": "none"}
     assert distance(logits(quantized, "--quantization", "int4", env=portable), logits(plain)) < 1e-3  # which must not move the one that is 0
+
+
+def test_a_float_is_no_worse_a_scale_of_three_values(tmp_path):
+    plain, quantized = write_models(tmp_path, Ternary(False, "F32"), family=BITNET)
+    for flags in ((), ("--quantization", "int4")):
+        assert distance(logits(quantized, *flags, env={"TERCET_KERN_CAPS": "none"}), logits(plain)) < 0.02, flags
+
+
+@pytest.mark.parametrize("spoil,words_said", [
+    (lambda part: (part[0], part[1], floats([7e4, -7e4] * (part[1][0] * part[1][1] // 2))), "has a mean magnitude of 70000, which 4 bits do not hold"),
+    (lambda part: ("F64", part[1], bytes(8 * part[1][0] * part[1][1])), "weight is of type F64, expected float (F16, BF16, F32)"),
+])
+def test_weights_that_cannot_be_rounded_at_load(tmp_path, spoil, words_said):
+    form = TernaryAtLoad()
+
+    def make(stem, rows, columns, rng):
+        parts, values = TernaryAtLoad.make(form, stem, rows, columns, rng)
+        return {name: spoil(part) if "v_proj" in stem else part for name, part in parts.items()}, values
+
+    form.make = make
+    _plain, quantized = write_models(tmp_path, form, family=BITNET)
+    status, output = run("logits", "--model", quantized, "--ids", IDS, "--quantization", "int4")
+    assert status == 1 and words_said in output, output
 
 
 def test_a_matrix_of_another_shape_is_not_rounded_at_load(tmp_path):

@@ -75,7 +75,7 @@ Test(config_parts, a_part_with_names_of_its_own_leaves_the_whole_as_it_is)
 	cr_assert(!c.tied_embeddings && c.intermediate < 6656 && c.intermediate > 4000 && !(c.layer_flags[2] & LAYER_RECURRENT));
 }
 
-Test(config_parts, embeddings_may_be_tied_where_nobody_says_it_and_there_is_no_head)
+Test(config_parts, embeddings_may_be_tied_where_the_whole_does_not_say_it_and_there_is_no_head)
 {
 	static const struct {
 		const char *whole, *type, *more;
@@ -83,8 +83,11 @@ Test(config_parts, embeddings_may_be_tied_where_nobody_says_it_and_there_is_no_h
 	} cases[] = {
 		{"InternVLForConditionalGeneration", "qwen2", "", true, true},
 		{"AyaVisionForConditionalGeneration", "cohere2", "", true, true},
-		{"InternVLForConditionalGeneration", "qwen2", ", \"tie_word_embeddings\": false", false, false},
-		{"InternVLForConditionalGeneration", "qwen2", ", \"tie_word_embeddings\": true", false, true},
+		{"InternVLForConditionalGeneration", "qwen2", ", \"tie_word_embeddings\": false", true, true},
+		{"InternVLForConditionalGeneration", "qwen2", ", \"tie_word_embeddings\": true", true, true},
+		{"Idefics3ForConditionalGeneration", "llama", ", \"tie_word_embeddings\": true", true, true},
+		{"Idefics3ForConditionalGeneration", "llama", ", \"tie_word_embeddings\": false", false, false},
+		{"InternVLForConditionalGeneration", "qwen2", "}, \"tie_word_embeddings\": true, \"x\": {", false, true},
 		{"Ovis2ForConditionalGeneration", "qwen2", ", \"tie_word_embeddings\": null", true, true},
 		{"LlavaForConditionalGeneration", "llama", "", false, false},
 		{"LlavaForConditionalGeneration", "llama", ", \"tie_word_embeddings\": true", false, true},
