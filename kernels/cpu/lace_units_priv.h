@@ -33,6 +33,26 @@ static ALWAYS_INLINE void lace_store(const __m512i row[LACE_ROWS], char *to, u32
 	LACE_LANE(3)
 #undef LACE_LANE
 }
+
+/* `count` values of `rows` rows of floats, LACE_ROWS at least, `stride` apart, to [count][rows]. */
+static ALWAYS_INLINE void lace_floats(const float *x, size_t stride, u32 rows, u32 count, char *to)
+{
+	for (u32 done = 0; done < count; done += LACE_UNITS, to += (size_t)LACE_UNITS * rows * 4) {
+		const u32 units = kern_min(count - done, LACE_UNITS);
+		for (u32 r = 0; r < rows; r += LACE_ROWS) {
+			/* The last four rows: some of them may be here a second time. */
+			const u32 first = kern_min(r, rows - LACE_ROWS);
+			__m512i row[LACE_ROWS];
+#pragma GCC unroll 4
+			for (u32 i = 0; i < LACE_ROWS; i++)
+				row[i] = _mm512_castps_si512(vec_load_n(x + (first + i) * stride + done, units));
+			if (units == LACE_UNITS)
+				lace_store(row, to + first * 4, rows, LACE_UNITS);
+			else
+				lace_store(row, to + first * 4, rows, units);
+		}
+	}
+}
 #endif
 
 /* Four units of each of four rows, `stride` units apart, to [unit][rows]. */

@@ -185,23 +185,10 @@ TILE_OF(tile_bf16, true)
 static void pack_rows(const struct matmul_job *j, const float *x, u32 rows, char *to, u32 first, u32 end)
 {
 	const size_t stride = j->a->x_stride;
-	to += (size_t)first * rows * sizeof(float);
+	if (rows >= LACE_ROWS)
+		lace_floats(x + first, stride, rows, end - first, to + (size_t)first * rows * sizeof(float));
 	for (u32 r = 0; r < rows && rows < LACE_ROWS; r++)
-		tile_pack_floats(j, x + r * stride + first, r, rows, to, 0, end - first);
-	for (u32 k = first; k < end && rows >= LACE_ROWS; k += LACE_UNITS, to += (size_t)LACE_UNITS * rows * sizeof(float)) {
-		const u32 units = kern_min(end - k, LACE_UNITS);
-		for (u32 r = 0; r < rows; r += LACE_ROWS) {
-			const u32 at = kern_min(r, rows - LACE_ROWS); /* of the last four some may be here a second time */
-			__m512i row[LACE_ROWS];
-#pragma GCC unroll 4
-			for (u32 i = 0; i < LACE_ROWS; i++)
-				row[i] = _mm512_castps_si512(vec_load_n(x + (at + i) * stride + k, units));
-			if (units == LACE_UNITS)
-				lace_store(row, to + at * sizeof(float), rows, LACE_UNITS);
-			else
-				lace_store(row, to + at * sizeof(float), rows, units);
-		}
-	}
+		tile_pack_floats(j, x + r * stride, r, rows, to, first, end);
 }
 
 #define KERNEL(name, tile_fn)                          \

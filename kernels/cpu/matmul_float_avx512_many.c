@@ -16,23 +16,7 @@ enum {
 
 static bool pack(const struct blocked_job *j, const float *x, u32 rows, u32 k, u32 count, char *to)
 {
-	const size_t stride = j->x_stride;
-	x += k;
-	for (u32 done = 0; done < count; done += LACE_UNITS, to += (size_t)LACE_UNITS * rows * 4) {
-		const u32 units = kern_min(count - done, LACE_UNITS);
-		for (u32 r = 0; r < rows; r += LACE_ROWS) {
-			/* The last four rows: some of them may be here a second time. */
-			const u32 first = kern_min(r, rows - LACE_ROWS);
-			__m512i row[LACE_ROWS];
-#pragma GCC unroll 4
-			for (u32 i = 0; i < LACE_ROWS; i++)
-				row[i] = _mm512_castps_si512(vec_load_n(x + (first + i) * stride + done, units));
-			if (units == LACE_UNITS)
-				lace_store(row, to + first * 4, rows, LACE_UNITS);
-			else
-				lace_store(row, to + first * 4, rows, units);
-		}
-	}
+	lace_floats(x + k, j->x_stride, rows, count, to);
 	return false;
 }
 

@@ -408,7 +408,7 @@ static const struct arch ARCHS[] = {
 static const struct {
 	const char *name, *model_type, *text;
 	bool either; /* "tie_word_embeddings" is true where the part says so, whatever the whole does */
-	bool headless; /* where neither says it, embeddings are tied in files without an lm_head */
+	bool headless; /* where the whole does not say it, embeddings are tied in files without an lm_head */
 } TEXT_PARTS[] = {
 	{"AyaVisionForConditionalGeneration", "cohere2", "Cohere2ForCausalLM", .headless = true},
 	{"Cohere2VisionForConditionalGeneration", "cohere2", "Cohere2ForCausalLM", .headless = true},
