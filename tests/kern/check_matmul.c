@@ -110,11 +110,11 @@ void check_matrix_make(struct check *c, const struct matmul_case *m, u32 caps, s
 }
 
 /* Half a step of a group's inputs in 8 bits: of the least number of 4 significant bits or, beside weights in 4 bits, the least power of two
- * with which the largest is below 127.5, and at least 2^-96. */
+ * with which the largest is below 127.5, and at least 2^-96. Where the largest is next to 127.45 of the former, floats may take the number behind it. */
 static double half_step(enum kern_dtype dtype, double most)
 {
-	double eighth = exp2(floor(log2(most / 127.45)) - 3);
-	return dtype == KERN_I8 ? fmax(most > 0 ? ceil(most / 127.45 / eighth) * eighth : 0, 0x1p-96) / 2
+	const double least = most / 127.45 * (1 + 0x1p-22), eighth = exp2(floor(log2(least)) - 3);
+	return dtype == KERN_I8 ? fmax(most > 0 ? ceil(least / eighth) * eighth : 0, 0x1p-96) / 2
 				: exp2(fmax(floor(log2(most / 127.5)) + 1, -96) - 1);
 }
 
