@@ -70,6 +70,8 @@ struct json_iter {
 };
 struct json_iter json_iterate(json_val v);
 bool json_next(struct json_iter *it);
+/* Whether the member at hand has this key, and no NUL behind it. */
+bool json_is_member(const struct json_iter *it, const char *key);
 
 /* Each answers false (and leaves *out alone) when the type does not fit. */
 bool json_bool(json_val v, bool *out);

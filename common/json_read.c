@@ -216,6 +216,11 @@ json_val json_get(json_val v, const char *key)
 	return json_getn(v, key, strlen(key));
 }
 
+bool json_is_member(const struct json_iter *it, const char *key)
+{
+	return it->key_bytes == strlen(key) && memcmp(it->key, key, it->key_bytes) == 0;
+}
+
 json_val json_getn(json_val v, const char *key, size_t key_bytes)
 {
 	json_val found = {NULL};

@@ -21,11 +21,6 @@ struct content_form {
 	bool parts;	     /* users' stay parts */
 };
 
-static bool is_named(const struct json_iter *member, const char *name)
-{
-	return member->key_bytes == strlen(name) && memcmp(member->key, name, member->key_bytes) == 0;
-}
-
 static void write_part(struct json_writer *w, const char *text, size_t bytes)
 {
 	json_object_begin(w);
@@ -89,7 +84,7 @@ static bool write_tool_call(struct json_writer *w, json_val call, size_t index, 
 	json_object_begin(w);
 	for (struct json_iter it = json_iterate(call); json_next(&it);) {
 		json_key_of(w, &it);
-		if (!is_named(&it, "function") || json_type(it.value) != JSON_OBJECT) {
+		if (!json_is_member(&it, "function") || json_type(it.value) != JSON_OBJECT) {
 			json_write_value(w, it.value);
 			continue;
 		}
@@ -99,7 +94,7 @@ static bool write_tool_call(struct json_writer *w, json_val call, size_t index, 
 			const char *text;
 			size_t bytes;
 			json_key_of(w, &f);
-			bool is_object = is_named(&f, "arguments") && json_string(f.value, &text, &bytes) &&
+			bool is_object = json_is_member(&f, "arguments") && json_string(f.value, &text, &bytes) &&
 					 json_parse(&parsed, text, bytes, NULL) == ERR_OK &&
 					 json_type(json_root(parsed)) == JSON_OBJECT;
 			bool deep = is_object && json_depth(json_root(parsed)) > ARGUMENTS_LEVELS_MAX;
@@ -117,9 +112,9 @@ static bool write_tool_call(struct json_writer *w, json_val call, size_t index, 
 static bool write_member(struct json_writer *w, const struct json_iter *it, const struct content_form *form, bool user, size_t index, struct api_error *e)
 {
 	json_key_of(w, it);
-	if (is_named(it, "content") && json_type(it->value) == JSON_ARRAY)
+	if (json_is_member(it, "content") && json_type(it->value) == JSON_ARRAY)
 		return write_parts(w, it->value, form->between, user && form->parts, index, e);
-	if (is_named(it, "tool_calls") && json_type(it->value) == JSON_ARRAY) {
+	if (json_is_member(it, "tool_calls") && json_type(it->value) == JSON_ARRAY) {
 		bool ok = true;
 		json_array_begin(w);
 		for (struct json_iter call = json_iterate(it->value); ok && json_next(&call);)

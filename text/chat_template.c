@@ -308,11 +308,6 @@ static void write_content(struct json_writer *w, json_val content)
 	json_array_end(w);
 }
 
-static bool is_named(const struct json_iter *member, const char *name)
-{
-	return member->key_bytes == strlen(name) && memcmp(member->key, name, member->key_bytes) == 0;
-}
-
 static bool has_role(json_val message, unsigned roles)
 {
 	for (unsigned i = 0; i < COUNT_OF(ROLES); i++)
@@ -336,7 +331,7 @@ static enum err messages_in_parts(struct json_doc **out, json_val messages, unsi
 		json_object_begin(&w);
 		for (struct json_iter member = json_iterate(it.value); json_next(&member);) {
 			json_key_of(&w, &member);
-			if (is_named(&member, "content"))
+			if (json_is_member(&member, "content"))
 				write_content(&w, member.value);
 			else
 				json_write_value(&w, member.value);
