@@ -109,7 +109,7 @@ static bool same_scheme(const struct quant_scheme *a, const struct quant_scheme 
 	return a->format == b->format && a->names == b->names && a->bits == b->bits && a->group == b->group && a->zeros == b->zeros &&
 	       a->zero_offset == b->zero_offset && a->block_rows == b->block_rows && a->block_columns == b->block_columns &&
 	       a->scale_inverse == b->scale_inverse && a->scale_powers == b->scale_powers && a->scale_divides == b->scale_divides &&
-	       a->at_load == b->at_load;
+	       a->at_load == b->at_load && a->twos_complement == b->twos_complement;
 }
 
 enum err quant_add_scheme(struct quant_config *q, const struct quant_scheme *s, struct err_msg *em)
@@ -280,10 +280,10 @@ bool quant_config_has(const struct quant_config *q, enum quant_format format)
 
 enum err quant_config_read(struct quant_config *q, json_val config, struct err_msg *em)
 {
-	static const char *const methods[] = {"awq", "gptq", "compressed-tensors", "fp8", "mxfp4", "bitsandbytes", "fbgemm_fp8", "modelopt", "auto-round", "bitnet", "gguf"};
+	static const char *const methods[] = {"awq", "gptq", "compressed-tensors", "fp8", "mxfp4", "bitsandbytes", "fbgemm_fp8", "modelopt", "auto-round", "bitnet", "gguf", "quark"};
 	static enum err (*const readers[])(struct quant_config *, json_val, struct err_msg *) = {
 		quant_read_awq, quant_read_gptq, quant_read_compressed, read_fp8, read_mxfp4, read_bitsandbytes, read_fbgemm,
-		quant_read_modelopt, quant_read_auto_round, read_bitnet, read_gguf};
+		quant_read_modelopt, quant_read_auto_round, read_bitnet, read_gguf, quant_read_quark};
 	json_val v = json_get(config, "quantization_config");
 	u32 method = 0;
 

@@ -26,6 +26,7 @@ enum quant_names {
 	NAMES_COMPRESSED, /* compressed-tensors */
 	NAMES_MODELOPT,	  /* NVIDIA's Model Optimizer */
 	NAMES_BITSANDBYTES,
+	NAMES_QUARK, /* AMD's Quark */
 };
 
 struct quant_scheme {
@@ -39,6 +40,7 @@ struct quant_scheme {
 	u32 block_columns;  /* ... and inputs; 0: one scale a tensor or row */
 	bool scale_inverse; /* FP8: the scale's name ends in "_inv"; it multiplies all the same */
 	bool scale_divides; /* QUANT_TERNARY: values are divided by it */
+	bool twos_complement; /* QUANT_AWQ: codes and zero points are from -8 to 7 */
 	bool at_load; /* QUANT_TERNARY: tensors are plain, and rounded as they are read: quant_ternary.h */
 	bool scale_powers;  /* FP8: scales are powers of two, a byte each (E8M0) */
 };

@@ -39,6 +39,8 @@ MUST_CHECK enum err quant_add_scheme(struct quant_config *q, const struct quant_
 MUST_CHECK enum err quant_read_awq(struct quant_config *q, json_val v, struct err_msg *em);
 MUST_CHECK enum err quant_read_gptq(struct quant_config *q, json_val v, struct err_msg *em);
 MUST_CHECK enum err quant_read_auto_round(struct quant_config *q, json_val v, struct err_msg *em);
+/* quant_config_quark.c */
+MUST_CHECK enum err quant_read_quark(struct quant_config *q, json_val v, struct err_msg *em);
 /* quant_config_groups.c: schemes of groups of modules, and of single ones. */
 MUST_CHECK enum err quant_read_compressed(struct quant_config *q, json_val v, struct err_msg *em);
 MUST_CHECK enum err quant_read_modelopt(struct quant_config *q, json_val v, struct err_msg *em);

@@ -69,10 +69,9 @@ static enum err find_groups(struct quant_tensor *t, const struct safetensors *st
 	return e;
 }
 
-static enum err find_awq_gptq(struct quant_tensor *t, const struct safetensors *st, const char *name,
-			      struct err_msg *em)
+static enum err find_awq_gptq(struct quant_tensor *t, const struct safetensors *st, const struct quant_scheme *c, const char *name, struct err_msg *em)
 {
-	bool awq = t->format == QUANT_AWQ;
+	const bool awq = t->format == QUANT_AWQ, quark = c->names == NAMES_QUARK;
 	u32 groups = group_count(t);
 	u64 values[2] = {awq ? t->columns : t->columns * t->bits / 32, awq ? t->rows * t->bits / 32 : t->rows};
 	u64 scales[2] = {groups, t->rows}, zeros[2] = {groups, t->rows * t->bits / 32};
@@ -81,11 +80,11 @@ static enum err find_awq_gptq(struct quant_tensor *t, const struct safetensors *
 		return err_set(em, ERR_UNSUPPORTED,
 			       "%s: a matrix [%u, %u] in groups of %u cannot be stored in this format", name,
 			       t->rows, t->columns, t->group_columns);
-	enum err e = need_part(&t->values, st, name, "qweight", "I32", values, 2, em);
+	enum err e = need_part(&t->values, st, name, quark ? "weight" : "qweight", "I32", values, 2, em);
 	if (!e)
-		e = need_part(&t->scales, st, name, "scales", FLOATS, scales, 2, em);
+		e = need_part(&t->scales, st, name, quark ? "weight_scale" : "scales", FLOATS, scales, 2, em);
 	if (!e)
-		e = need_part(&t->zeros, st, name, "qzeros", "I32", zeros, 2, em);
+		e = need_part(&t->zeros, st, name, quark ? "weight_zero_point" : "qzeros", "I32", zeros, 2, em);
 	return e || awq ? e : find_groups(t, st, name, "g_idx", em);
 }
 
@@ -143,6 +142,20 @@ static enum err find_packed(struct quant_tensor *t, const struct safetensors *st
 	return e ? e : find_groups(t, st, name, "weight_g_idx", em);
 }
 
+/* Of Quark, in the shape of the scales: of symmetric schemes, too, which are all 0. */
+static enum err find_quark_zeros(struct quant_tensor *t, const struct safetensors *st, const struct quant_scheme *c, const char *name, struct err_msg *em)
+{
+	const struct st_tensor *zeros;
+
+	enum err e = need_part(&zeros, st, name, "weight_zero_point", "I8", t->scales->shape, t->scales->dims, em);
+	for (size_t i = 0; !e && !c->zeros && i < zeros->bytes; i++)
+		if (((const int8_t *)zeros->data)[i] != 0)
+			e = err_set(em, ERR_FORMAT, "%s: tensor %s has the zero point %d, and its scheme is symmetric", zeros->file, zeros->name,
+				    ((const int8_t *)zeros->data)[i]);
+	t->zeros = c->zeros ? zeros : NULL;
+	return e;
+}
+
 static enum err find_bytes(struct quant_tensor *t, const struct safetensors *st, const struct quant_scheme *c,
 			   const char *name, struct err_msg *em)
 {
@@ -153,6 +166,8 @@ static enum err find_bytes(struct quant_tensor *t, const struct safetensors *st,
 	if (!e)
 		e = find_scales(t, st, c, name, c->scale_inverse ? "weight_scale_inv" : "weight_scale", em);
 	u64 zeros[2] = {ceil_div(t->rows, t->group_rows), group_count(t)};
+	if (!e && !fp8 && c->names == NAMES_QUARK)
+		return find_quark_zeros(t, st, c, name, em);
 	if (!e && c->zeros && !fp8)
 		e = need_part(&t->zeros, st, name, "weight_zero_point", "I8", zeros, 2, em);
 	return e;
@@ -165,8 +180,8 @@ static enum err find_fp4(struct quant_tensor *t, const struct safetensors *st, c
 	const u32 block = c->group, blocks = t->columns / block;
 	const u64 values[3] = {t->rows, c->names == NAMES_OWN ? blocks : t->columns / 2, 16}, scales[2] = {t->rows, blocks};
 	const bool mx = t->format == QUANT_MXFP4;
-	static const char *const of_values[] = {"weight_blocks", "weight_packed", "weight"};
-	static const char *const of_scales[] = {"weight_scales", "weight_scale", "weight_scale"};
+	static const char *const of_values[] = {[NAMES_OWN] = "weight_blocks", [NAMES_COMPRESSED] = "weight_packed", [NAMES_MODELOPT] = "weight", [NAMES_QUARK] = "weight"};
+	const char *of_scales = c->names == NAMES_OWN ? "weight_scales" : "weight_scale";
 
 	if (t->columns % block)
 		return err_set(em, ERR_UNSUPPORTED, "%s: a matrix [%u, %u] cannot be stored in %s: its blocks have %u inputs", name,
@@ -174,7 +189,7 @@ static enum err find_fp4(struct quant_tensor *t, const struct safetensors *st, c
 	t->scale_kind = mx ? SCALE_E8M0 : SCALE_E4M3;
 	enum err e = need_part(&t->values, st, name, of_values[c->names], "U8", values, c->names == NAMES_OWN ? 3 : 2, em);
 	if (!e)
-		e = need_part(&t->scales, st, name, of_scales[c->names], mx ? "U8" : "F8_E4M3", scales, 2, em);
+		e = need_part(&t->scales, st, name, of_scales, mx ? "U8" : "F8_E4M3", scales, 2, em);
 	if (!e && !mx && c->names == NAMES_COMPRESSED)
 		e = need_number(&t->scale_over, st, name, "weight_global_scale", em);
 	if (!e && !mx && c->names == NAMES_MODELOPT)
@@ -361,6 +376,7 @@ static enum err find_by(struct quant_tensor *t, const struct safetensors *st, co
 				   .columns = columns,
 				   .bits = c->bits,
 				   .zero_offset = c->zero_offset,
+				   .flipped = c->twos_complement ? 8 : 0,
 				   .scale_times = 1,
 				   .scale_over = 1};
 	t->group_columns = c->block_columns ? c->block_columns : c->group ? c->group : columns;
@@ -369,7 +385,7 @@ static enum err find_by(struct quant_tensor *t, const struct safetensors *st, co
 	switch (c->format) {
 	case QUANT_AWQ:
 	case QUANT_GPTQ:
-		return find_awq_gptq(t, st, name, em);
+		return find_awq_gptq(t, st, c, name, em);
 	case QUANT_PACKED:
 		return find_packed(t, st, c, name, em);
 	case QUANT_MXFP4:
@@ -392,7 +408,7 @@ static enum err check_zeros(const struct safetensors *st, const struct quant_sch
 	char full[NAME_BYTES];
 	const struct st_tensor *zeros = part_named(st, name, "weight_zero_point", full);
 
-	if (c->zeros || !zeros || (c->format != QUANT_PACKED && c->format != QUANT_INT8))
+	if (c->zeros || !zeros || c->names == NAMES_QUARK || (c->format != QUANT_PACKED && c->format != QUANT_INT8))
 		return ERR_OK;
 	return err_set(em, ERR_FORMAT, "%s: tensor %s has zero points, which a symmetric scheme has none of", zeros->file, full);
 }

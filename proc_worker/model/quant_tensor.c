@@ -62,9 +62,9 @@ static u32 code_at(const struct quant_tensor *t, u32 row, u32 column)
 {
 	switch (t->format) {
 	case QUANT_AWQ:
-		return word_at(t->values, (size_t)column * (t->rows / 8) + row / 8) >>
+		return (word_at(t->values, (size_t)column * (t->rows / 8) + row / 8) >>
 			       4 * awq_places[row % 8] &
-		       15;
+		       15) ^ t->flipped;
 	case QUANT_GPTQ:
 		return bits_at(t->values, row, t->rows, column, t->bits);
 	case QUANT_TERNARY:
@@ -162,9 +162,7 @@ static float zero_at(const struct quant_tensor *t, u32 row, u32 group)
 
 	switch (t->format) {
 	case QUANT_AWQ:
-		return (float)(word_at(t->zeros, (size_t)group * (t->rows / 8) + row / 8) >>
-				       4 * awq_places[row % 8] &
-			       15);
+		return (float)((word_at(t->zeros, (size_t)group * (t->rows / 8) + row / 8) >> 4 * awq_places[row % 8] & 15) ^ t->flipped);
 	case QUANT_GPTQ: /* the largest may stand for 0 less 1 */
 		code = bits_at(t->zeros, (size_t)group * (t->rows * t->bits / 32), 1, row, t->bits);
 		return (float)((code + t->zero_offset) & ((1u << t->bits) - 1));
@@ -506,7 +504,7 @@ bool quant_tensor_eight_codes(const struct quant_tensor *t, u32 row, u32 first, 
 	for (u32 i = 0; i < count; i++) {
 		u32 word = word_at(t->values, (size_t)(first + i) * (t->rows / 8) + row / 8);
 		for (u32 k = 0; k < 8; k++)
-			codes[(size_t)k * count + i] = (u8)(word >> 4 * awq_places[k] & 15);
+			codes[(size_t)k * count + i] = (u8)((word >> 4 * awq_places[k] & 15) ^ t->flipped);
 	}
 	return true;
 }

@@ -32,6 +32,7 @@ struct quant_tensor {
 	u32 rows, columns; /* outputs, inputs */
 	u32 bits;
 	u32 zero_offset;
+	u32 flipped; /* QUANT_AWQ: bits of codes and zero points that are the other way round: the highest, of such in two's complement */
 	u32 group_rows, group_columns; /* values that share a scale: the latter is `columns` for whole rows */
 	enum quant_scale_kind scale_kind;
 	float scale_times, scale_over; /* a scale is what is stored times the one, divided by the other */

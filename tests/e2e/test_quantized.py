@@ -267,6 +267,85 @@ class Fbgemm(Fp8):
         self.config = {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0, "modules_to_not_convert": ["lm_head"]}
 
 
+def quark(**weight):
+    """A configuration as AMD's Quark writes it, null fields and all."""
+    spec = {"ch_axis": None, "group_size": None, "is_dynamic": False, "is_scale_quant": False, "mx_element_dtype": None,
+            "observer_cls": "PerTensorMinMaxObserver", "round_method": "half_even", "scale_calculation_mode": None, "scale_format": None,
+            "scale_type": "float", "symmetric": True, **weight}
+    return {"quant_method": "quark", "quant_mode": "eager_mode", "version": "0.10", "algo_config": None, "exclude": ["lm_head"],
+            "global_quant_config": {"bias": None, "input_tensors": {"dtype": "fp8_e4m3"}, "output_tensors": None, "target_device": None,
+                                    "weight": spec},
+            "kv_cache_quant_config": {}, "layer_quant_config": {}, "layer_type_quant_config": {}, "softmax_quant_spec": None,
+            "export": {"kv_cache_group": ["*k_proj", "*v_proj"], "min_kv_scale": 0.0, "pack_method": "reorder",
+                       "weight_format": "real_quantized", "weight_merge_groups": None}}
+
+
+class QuarkFp8(Fp8):
+    """Scales are a number, or a vector of the rows'."""
+
+    def __init__(self, strategy):
+        super().__init__(strategy)
+        self.config = quark(dtype="fp8_e4m3", qscheme="per_" + strategy, ch_axis=0 if strategy == "channel" else None)
+
+    def make(self, stem, rows, columns, rng):
+        parts, values = super().make(stem, rows, columns, rng)
+        kind, shape, raw = parts[stem + "weight_scale"]
+        parts[stem + "weight_scale"] = (kind, shape[:1] if self.strategy == "channel" else (), raw)
+        return parts, values
+
+
+class QuarkFp4(Fp4):
+    def __init__(self):
+        super().__init__(32, True)
+        self.config = quark(dtype="fp4", qscheme="per_group", ch_axis=-1, group_size=32, scale_format="e8m0", symmetric=None)
+
+
+class QuarkInt8:
+    """Zero points are there of symmetric schemes, too."""
+
+    def __init__(self, strategy, symmetric=True):
+        self.strategy, self.symmetric = strategy, symmetric
+        self.config = quark(dtype="int8", qscheme="per_" + strategy, ch_axis=0 if strategy == "channel" else None, symmetric=symmetric)
+
+    def make(self, stem, rows, columns, rng):
+        codes = [rng.randrange(-128, 128) for _ in range(rows * columns)]
+        count, shape = (rows, (rows,)) if self.strategy == "channel" else (1, ())
+        scales = [to_float(rng.uniform(0.0002, 0.0006)) for _ in range(count)]
+        zeros = [0 if self.symmetric else rng.randrange(-40, 40) for _ in range(count)]
+        parts = {stem + "weight": ("I8", (rows, columns), array.array("b", codes).tobytes()), stem + "weight_scale": ("F32", shape, floats(scales)),
+                 stem + "weight_zero_point": ("I8", shape, array.array("b", zeros).tobytes())}
+        return parts, [to_float((code - zeros[i // columns % count]) * scales[i // columns % count]) for i, code in enumerate(codes)]
+
+
+class QuarkInt4(Awq):
+    """Words as AWQ has them, under other names; whole numbers may be in two's complement."""
+
+    def __init__(self, group, signed):
+        super().__init__(group)
+        self.signed = signed
+        self.config = quark(dtype="int4" if signed else "uint4", qscheme="per_group", ch_axis=1, group_size=group, symmetric=signed)
+
+    def pack(self, per_input):
+        return super().pack([[code ^ 8 for code in row] for row in per_input] if self.signed else per_input)
+
+    def make(self, stem, rows, columns, rng):
+        parts, values = super().make(stem, rows, columns, rng)
+        names = {"qweight": "weight", "qzeros": "weight_zero_point", "scales": "weight_scale"}
+        return {stem + names[name[len(stem):]]: part for name, part in parts.items()}, values
+
+
+class QuarkMixed:
+    """Some modules in another scheme."""
+
+    def __init__(self):
+        self.four, self.eight = QuarkInt4(32, True), QuarkFp8("channel")
+        self.config = {**self.four.config, "layer_quant_config": {"*down_proj": self.eight.config["global_quant_config"]},
+                       "algo_config": [{"name": "awq", "scaling_layers": []}, {"name": "quarot", "r4": False}]}
+
+    def make(self, stem, rows, columns, rng):
+        return (self.eight if "down_proj" in stem else self.four).make(stem, rows, columns, rng)
+
+
 class BitsAndBytes:
     """A table of 16 values, blocks of 64 of them; `nested`: their scales are in a table, too."""
 
@@ -386,6 +465,9 @@ FORMATS = {
                              "extra_config": {"model.layers.0.mlp.down_proj": {"bits": 8, "group_size": 32, "sym": True},
                                               "lm_head": {"bits": 16}}}),
     "ternary": Ternary(False), "ternary-divides": Ternary(True),
+    "fp-quark-tensor": QuarkFp8("tensor"), "fp-quark-row": QuarkFp8("channel"), "fp-quark-mx": QuarkFp4(), "quark-int8": QuarkInt8("tensor"),
+    "quark-int8-row": QuarkInt8("channel"), "quark-int8-row-zeros": QuarkInt8("channel", False), "quark-int4-32": QuarkInt4(32, True),
+    "quark-uint4-128": QuarkInt4(128, False), "quark-mixed": QuarkMixed(),
     "auto-round-v2": Gptq(32, 0, bits=2, quant_method="auto-round", packing_format="auto_round:gptqmodel", data_type="int"),
 }
 AS_VALUES = ("fp", "bnb4", "mixed-fp")  # no matrix of those is held in whole numbers
@@ -575,6 +657,16 @@ def test_unsupported_settings_are_refused_by_name(changes, words_said, tmp_path)
     (Ternary(False), {"quantization_mode": "later"}, "'later'; supported: offline, online"),
     (Ternary(False), {"quantization_mode": "online", "modules_to_not_convert": ["lm_head", "q_proj"]},
      '"modules_to_not_convert" must be null or ["lm_head"]'),
+    (QuarkFp4(), quark(dtype="fp6_e2m3", qscheme="per_group"), "'fp6_e2m3' and 'per_group'; supported: fp8_e4m3 and int8, per_tensor or per_channel"),
+    (QuarkFp4(), quark(dtype="fp4", qscheme="per_group", group_size=16, ch_axis=-1), '"group_size" of fp4 is 16; supported: 32'),
+    (QuarkFp4(), quark(dtype="fp4", qscheme="per_group", group_size=32, ch_axis=-1), "\"scale_format\" is 'missing'; supported: e8m0"),
+    (QuarkInt4(32, True), quark(dtype="int4", qscheme="per_group", group_size=32, ch_axis=0), '"ch_axis" must be 1 or -1'),
+    (QuarkInt4(32, True), {"export": {"pack_method": "order"}}, "is 'order'; supported: reorder"),
+    (QuarkInt4(32, True), {"algo_config": [{"name": "quarot"}]}, '"r4" of quarot is true'),
+    (QuarkInt4(32, True), {"algo_config": {"name": "svd"}}, "'svd'; supported: smooth"),
+    (QuarkInt4(32, True), {"global_quant_config": {"weight": [{}, {}]}}, "is a list: weights that are rounded in several steps"),
+    (QuarkInt4(32, True), {"global_quant_config": {"weight": None}}, 'has no "weight" that is quantized'),
+    (QuarkFp8("tensor"), quark(dtype="fp8_e4m3", qscheme="per_tensor", mystery=1), 'field "mystery" is unknown'),
     (Fp8("blocks"), {"weight_block_size": [128]}, '"weight_block_size" must be two numbers'),
     (Fp8("blocks"), {"weight_block_size": [64, 128]}, "weight_scale_inv has the shape"),
     (Fp8("blocks"), {"fmt": "e5m2"}, "'e5m2'; supported: e4m3"),
@@ -640,6 +732,8 @@ def changing(suffix, *part):
     (Ternary(True), changing("weight_scale", "F32", (1,), floats([0])), "weight_scale is 0; it must be a finite number other than 0"),
     (Ternary(True), changing("weight", "F32", (384, 128), floats([1] * 384 * 128)), "is of type F32, but has a scale"),
     (Ternary(False), changing("weight", "U8", (384, 128), bytes(384 * 128)), "weight has the shape [384, 128], expected [96, 128]"),
+    (QuarkInt8("channel"), changing("weight_zero_point", b"\1" * 384), "has the zero point 1, and its scheme is symmetric"),
+    (QuarkInt8("channel"), changing("weight_zero_point", "I8", (), b"\0"), "weight_zero_point has the shape [], expected [384]"),
     (BitsAndBytes8(), changing("weight_format", b"\1"), "weight_format says that rows are not one behind the other"),
 ], ids=lambda value: value.__class__.__name__ if not callable(value) and not isinstance(value, str) else "")
 def test_parts_that_do_not_fit_are_named(form, damage, words_said, tmp_path):
