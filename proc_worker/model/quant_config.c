@@ -24,6 +24,8 @@ bool quant_field_is_off(json_val v)
 enum err quant_check_fields(json_val v, const char *where, const struct field *fields, size_t count,
 			     struct err_msg *em)
 {
+	if (json_present(v) && json_type(v) != JSON_OBJECT)
+		return err_set(em, ERR_FORMAT, "config.json: \"%s\" must be an object, found %s", where, json_type_name(v));
 	for (struct json_iter it = json_iterate(v); json_next(&it);) {
 		size_t i = 0;
 		while (i < count && strcmp(fields[i].name, it.key) != 0)

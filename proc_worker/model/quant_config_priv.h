@@ -19,6 +19,7 @@ struct field {
 
 /* false, null, empty or 0. */
 bool quant_field_is_off(json_val v);
+/* Nothing to say where `v` is missing or null; it is wrong where it is no object. */
 MUST_CHECK enum err quant_check_fields(json_val v, const char *where, const struct field *fields, size_t count, struct err_msg *em);
 /* A number from `least` to `most`. */
 MUST_CHECK enum err quant_need_int(json_val v, const char *where, const char *name, i64 least, i64 most, i64 *out, struct err_msg *em);
