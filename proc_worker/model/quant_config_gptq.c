@@ -38,6 +38,8 @@ static enum err read_exceptions(struct quant_config *q, json_val v, const char *
 	};
 	enum err e = ERR_OK;
 
+	if (json_type(v) == JSON_ARRAY && json_count(v) > 0)
+		return err_set(em, ERR_FORMAT, "config.json: \"%s\": exceptions must be an object with names of modules, found %s", where, json_type_name(v));
 	for (struct json_iter it = json_iterate(v); !e && json_next(&it);) {
 		struct quant_scheme s = *base;
 		i64 bits = 0;

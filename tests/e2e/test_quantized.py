@@ -647,6 +647,7 @@ def test_unsupported_settings_are_refused_by_name(changes, words_said, tmp_path)
     (Gptq(64), {"bits": 5}, '"bits" is 5; supported: 2, 3, 4, 8'),
     (Gptq(64), {"format": "gptq_v2", "checkpoint_format": "gptq"}, '"format" and "checkpoint_format" are the same field, and differ'),
     (Gptq(64), {"dynamic": {"+:.*down.*": {"bits": 8, "mystery": 1}}}, 'dynamic.*": field "mystery" is unknown'),
+    (Gptq(64), {"dynamic": [{"bits": 8}]}, 'exceptions must be an object with names of modules, found array'),
     (Gptq(64), {"dynamic": {"+:.*": [{"bits": 8}]}}, 'quantization_config.dynamic.*" must be an object, found array'),
     (Int8(0), {"config_groups": {"group_0": [1]}}, 'quantization_config.config_groups.*" must be an object, found array'),
     (Int8(0), {"config_groups": {"group_0": {"weights": [1]}}}, 'config_groups.*.weights" must be an object, found array'),
