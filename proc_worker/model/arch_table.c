@@ -35,6 +35,14 @@ enum {
 	.kv_heads = 8, .rope_theta = 10000, .norm_eps = 1e-5f, .rotary_share = 0.5f, \
 	.router_sigmoid = true, .router_sum_plus = 1e-20f, .dense_layers = 1, .shared_experts = 1
 
+/* Of two, whose layers attend to chosen tokens. */
+#define INDEXED_MEMBERS \
+	.fields = {{"n_routed_experts", "num_experts"}, {"num_local_experts", "num_experts"}}, \
+	.own = {"first_k_dense_replace", "n_shared_experts", "norm_topk_prob", "n_group", "topk_group", "routed_scaling_factor", \
+		"num_nextn_predict_layers", "topk_method", "scoring_func", "rope_interleave", "mlp_layer_types", "index_topk"}, \
+	.latent = true, .interleaved = true, .rope_theta = 10000, \
+	.router_sigmoid = true, .router_sum_plus = 1e-20f, .dense_layers = 3, .routed_scale = 2.5f, .shared_experts = 1
+
 /* Of two kinds of norms. */
 #define COHERE2_MOE_ARCH(name, ...) \
 	{name, COHERE2_MOE, COUNT_OF(COHERE2_MOE), \
@@ -238,6 +246,13 @@ static const struct arch ARCHS[] = {
 	{"HunYuanDenseV1ForCausalLM", HUNYUAN, COUNT_OF(HUNYUAN), ARCH_ATTENTION_BIAS | ARCH_HEAD_NORMS,
 	 .fields = {{"attention_head_dim", "head_dim"}},
 	 .own = {"alpha", "norm_type"}, .norm_behind = true, .rope_theta = 10000, .norm_eps = 1e-5f},
+	{"HYV3ForCausalLM", HY_V3, COUNT_OF(HY_V3), ARCH_ATTENTION_BIAS | ARCH_HEAD_NORMS | ARCH_EXPERTS_OWN,
+	 .fields = {{"num_local_experts", "num_experts"}, {"num_shared_experts", "n_shared_experts"}, {"router_scaling_factor", "routed_scaling_factor"},
+		    {"expert_hidden_dim", "moe_intermediate_size"}},
+	 .own = {"first_k_dense_replace", "n_shared_experts", "routed_scaling_factor", "num_nextn_predict_layers", "mlp_layer_types", "route_norm", "qk_norm",
+		 "moe_router_enable_expert_bias", "moe_router_use_sigmoid"},
+	 .head_dim = 128, .kv_heads = 8, .rope_theta = 11158840, .norm_eps = 1e-5f,
+	 .router_sigmoid = true, .router_sum_plus = 1e-20f, .dense_layers = 1, .routed_scale = 2.826f, .shared_experts = 1},
 	{"HunYuanMoEV1ForCausalLM", HUNYUAN_MOE, COUNT_OF(HUNYUAN_MOE), ARCH_ATTENTION_BIAS | ARCH_HEAD_NORMS | ARCH_EXPERTS_ALL,
 	 .fields = {{"attention_head_dim", "head_dim"}, {"moe_topk", "num_experts_per_tok"}},
 	 .own = {"alpha", "norm_type", "norm_topk_prob", "use_mixed_mlp_moe", "capacity_factor"},
@@ -295,6 +310,16 @@ static const struct arch ARCHS[] = {
 	 .latent = true, .interleaved = true, .rope_theta = 10000, .norm_eps = 1e-6f,
 	 .router_sigmoid = true, .router_sum_plus = 1e-20f, .dense_layers = 3, .groups = 8, .groups_top = 4, .routed_scale = 2.5f,
 	 .shared_experts = 1},
+	{"DeepseekV32ForCausalLM", DEEPSEEK_V3, COUNT_OF(DEEPSEEK_V3), ARCH_ATTENTION_BIAS | ARCH_EXPERTS_OWN, INDEXED_MEMBERS,
+	 .norm_eps = 1e-6f, .groups = 8, .groups_top = 4},
+	{"GlmMoeDsaForCausalLM", DEEPSEEK_V3, COUNT_OF(DEEPSEEK_V3), ARCH_ATTENTION_BIAS | ARCH_EXPERTS_OWN, INDEXED_MEMBERS, .norm_eps = 1e-5f},
+	{"SarvamMLAForCausalLM", DEEPSEEK_V3, COUNT_OF(DEEPSEEK_V3), ARCH_ATTENTION_BIAS | ARCH_EXPERTS_OWN,
+	 .fields = {{"n_routed_experts", "num_experts"}, {"num_local_experts", "num_experts"}, {"num_shared_experts", "n_shared_experts"},
+		    {"num_mtp_layers", "num_nextn_predict_layers"}, {"q_head_dim", "qk_head_dim"}, {"score_function", "scoring_func"}},
+	 .own = {"first_k_dense_replace", "n_shared_experts", "norm_topk_prob", "n_group", "topk_group", "routed_scaling_factor",
+		 "num_nextn_predict_layers", "moe_layer_freq", "topk_method", "scoring_func", "rope_interleave", "moe_router_enable_expert_bias"},
+	 .latent = true, .interleaved = true, .rope_theta = 10000, .norm_eps = 1e-6f,
+	 .router_sigmoid = true, .router_sum_plus = 1e-20f, .dense_layers = 1, .routed_scale = 2.5f, .shared_experts = 1},
 	{"KimiLinearForCausalLM", KIMI_LINEAR, COUNT_OF(KIMI_LINEAR), ARCH_ATTENTION_BIAS | ARCH_EXPERTS_OWN,
 	 .fields = {{"num_local_experts", "num_experts"}, {"num_experts_per_token", "num_experts_per_tok"}, {"num_shared_experts", "n_shared_experts"},
 		    {"num_expert_group", "n_group"}, {"moe_renormalize", "norm_topk_prob"}, {"moe_router_activation_func", "scoring_func"},
@@ -596,25 +621,26 @@ static size_t append_names(char *out, size_t bytes, size_t used, const char *con
 	return used;
 }
 
-void arch_names(char *out, size_t bytes)
+void arch_names(char *out, size_t bytes, const char *like)
 {
 	static const char causal[] = "ForCausalLM", parts[] = "ForConditionalGeneration";
-	const char *names[COUNT_OF(ARCHS)], *wholes[COUNT_OF(TEXT_PARTS)];
+	const bool whole = ends_in(like, parts);
+	const char *names[COUNT_OF(ARCHS) + COUNT_OF(TEXT_PARTS)], *suffix = whole ? parts : causal;
 	size_t count = 0, used = append_name(out, bytes, 0, "{", "", true);
 
-	for (size_t i = 0; i < COUNT_OF(ARCHS); i++)
+	for (size_t i = 0; whole && i < COUNT_OF(TEXT_PARTS); i++)
+		names[count++] = TEXT_PARTS[i].name;
+	for (size_t i = 0; !whole && i < COUNT_OF(ARCHS); i++)
 		if (ends_in(ARCHS[i].name, causal))
 			names[count++] = ARCHS[i].name;
-	used = append_names(out, bytes, used, names, count, causal);
-	used = append_name(out, bytes, used, "}ForCausalLM", "", true);
-	for (size_t i = 0; i < COUNT_OF(ARCHS); i++)
+	used = append_names(out, bytes, used, names, count, suffix);
+	used = append_name(out, bytes, used, "}", "", true);
+	used = append_name(out, bytes, used, suffix, "", true);
+	for (size_t i = 0; !whole && i < COUNT_OF(ARCHS); i++)
 		if (!ends_in(ARCHS[i].name, causal) && !ARCHS[i].part)
 			used = append_name(out, bytes, used, ARCHS[i].name, "", false);
-	used = append_name(out, bytes, used, "{", "", false);
-	for (size_t i = 0; i < COUNT_OF(TEXT_PARTS); i++)
-		wholes[i] = TEXT_PARTS[i].name;
-	used = append_names(out, bytes, used, wholes, COUNT_OF(TEXT_PARTS), parts);
-	append_name(out, bytes, used, "}ForConditionalGeneration", "", true);
+	if (used < bytes)
+		snprintf(out + used, bytes - used, "; every %s as well that docs/ADDING_A_MODEL.md names", whole ? causal : parts);
 }
 
 void arch_tensor_name(char *out, size_t bytes, const struct arch_tensor *t, u32 layer, u32 expert)

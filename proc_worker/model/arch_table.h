@@ -414,9 +414,9 @@ bool arch_ties_headless(const char *name);
  * `model_type`; Qwen's older files have its fields beside "vision_config" instead (NULL: the first kind that there is).
  * NULL: `name` is no such model, or has no such part; which it may have is in `known`, "" if it is no such model. */
 const struct arch *arch_find_text_part(const char *name, const char *model_type, char *known, size_t bytes);
-/* The names of all, "{Llama[4], ..., InternLM{2,3}, ...}ForCausalLM, {...}ForConditionalGeneration", into `out`: those that begin alike stand together,
- * in [] beside the one that all begin with, in {} where that is none itself. */
-void arch_names(char *out, size_t bytes);
+/* The names of all that end as `like` does, "{Llama[4], ..., InternLM{2,3}, ...}ForCausalLM" or "{...}ForConditionalGeneration", into `out`, and where the
+ * others are: those that begin alike stand together, in [] beside the one that all begin with, in {} where that is none itself. */
+void arch_names(char *out, size_t bytes, const char *like);
 /* The tensor's name in `layer` and for `expert`, into `out`. */
 void arch_tensor_name(char *out, size_t bytes, const struct arch_tensor *t, u32 layer, u32 expert);
 

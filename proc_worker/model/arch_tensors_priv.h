@@ -119,6 +119,17 @@ static const struct arch_tensor EXAONE_MOE[] = {
 	EMBEDDINGS, NORMS, ATTENTION_MATRICES, HEAD_NORMS, MLP, EXPERTS_AND_SHARED, MLP_CHOICE_BIAS,
 };
 
+/* The same under other names of what routes, and of the expert of all tokens. */
+#define SHARED_MLP LAYER "mlp.shared_mlp."
+#define SHARED_MLP_ROWS(name) {SLOT_GATE_UP, SHARED_MLP name, DIM_SHARED_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, WHEN_SHARED}
+static const struct arch_tensor HY_V3[] = {
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, ATTENTION_BIASES, HEAD_NORMS, MLP,
+	EXPERTS("mlp.router.gate.weight", EXPERT "gate_proj.weight", EXPERT "up_proj.weight", EXPERT "down_proj.weight"),
+	SHARED_MLP_ROWS("gate_proj.weight"), SHARED_MLP_ROWS("up_proj.weight"),
+	{SLOT_DOWN, SHARED_MLP "down_proj.weight", DIM_HIDDEN, DIM_SHARED_INTERMEDIATE, SPLIT_COLUMNS, WHEN_SHARED},
+	{SLOT_CHOICE_BIAS, LAYER "mlp.expert_bias", DIM_EXPERTS, DIM_NONE, SPLIT_NONE, WHEN_EXPERTS},
+};
+
 /* Norms before and behind the blocks; gates of heads are behind v, as wide as q. */
 static const struct arch_tensor AFMOE[] = {
 	EMBEDDINGS, ATTENTION_MATRICES,

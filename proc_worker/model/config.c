@@ -22,11 +22,11 @@ static enum err read_arch(struct model_config *c, json_val *text, struct err_msg
 	json_val names = json_get(*text, "architectures");
 	char known[1024];
 
-	arch_names(known, sizeof(known));
+	const char *name = json_cstr(json_at(names, 0), "");
+	arch_names(known, sizeof(known), name);
 	if (json_type(names) != JSON_ARRAY || json_count(names) == 0)
 		return err_set(em, ERR_FORMAT, "config.json: \"architectures\" is missing; supported: %s",
 			       known);
-	const char *name = json_cstr(json_at(names, 0), "");
 	c->arch = arch_find(name);
 	if (c->arch && c->arch->with_rms_norm && json_present(json_get(*text, "rms_norm_eps")))
 		c->arch = arch_find(c->arch->with_rms_norm);
@@ -441,6 +441,8 @@ static enum err read_fields(struct model_config *c, json_val whole, json_val v, 
 		e = config_read_falcon(c, v, em);
 	if (!e)
 		e = config_read_rope(c, v, em);
+	if (!e)
+		e = config_read_index(c, v, em);
 	if (!e && c->arch->recurrent)
 		e = config_read_recurrent(c, v, em);
 	if (!e)

@@ -441,6 +441,7 @@ static const struct {
 	{"rotary", 0, true},
 	{"use_grouped_topk", 0, true},
 	{"moe_router_enable_expert_bias", 0, true},
+	{"moe_router_use_sigmoid", 0, true},
 	{"moe_router_enable_routed_scaling", 0, true},
 	{"moe_router_enable_shared_expert", 0, true},
 	{"attention_bias", 0, true},
@@ -486,7 +487,7 @@ static const char *const INERT[] = {
 	"pad_key_length", "max_batch_size",
 	"residual_in_fp32", "router_dtype", "mamba_ssm_cache_dtype", "moe_shared_expert_overlap",
 	"num_logits_to_keep", "calc_logits_for_entire_prompt", "fused_add_norm", "pad_vocab_size_multiple", "use_mambapy", "use_falcon_mambapy",
-	"use_associative_scan", "use_grouped_mm", "use_mamba_kernels", "z_loss_coefficient",
+	"enable_attention_fp32_softmax", "enable_lm_head_fp32", "enable_moe_fp32_combine", "use_associative_scan", "use_grouped_mm", "use_mamba_kernels", "z_loss_coefficient",
 	"use_cache", "cache_implementation", "attn_implementation", "return_dict", "output_hidden_states",
 	"output_attentions", "torchscript", "use_bfloat16", "tf_legacy_loss", "chunk_size_feed_forward",
 	"is_decoder", "tie_encoder_decoder", "max_window_layers", "use_flash_attn",
@@ -562,7 +563,8 @@ static enum err check_field(const struct arch *arch, json_val v, const char *nam
 		return ERR_OK;
 	if (arch->clamped && (!strcmp(name, "swiglu_limit") || !strcmp(name, "swiglu_alpha")))
 		return ERR_OK;
-	if ((arch->latent && config_is_latent_field(name)) || config_is_recurrent_field(arch, name) || config_is_scale_field(arch, name))
+	if ((arch->latent && config_is_latent_field(name)) || config_is_index_field(arch, name) ||
+	    config_is_recurrent_field(arch, name) || config_is_scale_field(arch, name))
 		return ERR_OK;
 	if (arch->experts_alike && (!strcmp(name, "num_shared_expert") || !strcmp(name, "moe_intermediate_size")))
 		return ERR_OK;

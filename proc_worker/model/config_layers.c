@@ -256,7 +256,7 @@ enum err config_read_windows(struct model_config *c, json_val v, struct err_msg 
 	for (u32 i = 0; !e && i < c->layers; i++)
 		if (rule_says_window(c, i, &rule))
 			c->layer_flags[i] |= LAYER_WINDOW;
-	if (!e && json_present(types) && !c->arch->recurrent) /* config_recurrent.c */
+	if (!e && json_present(types) && !c->arch->recurrent && !arch_has_own(c->arch, "index_topk")) /* config_recurrent.c, config_latent.c */
 		e = read_layer_types(c, types, em);
 	for (u32 i = 0; !e && i < c->layers; i++)
 		if (c->layer_flags[i] & LAYER_WINDOW)

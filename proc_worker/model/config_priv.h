@@ -71,6 +71,12 @@ MUST_CHECK enum err config_read_latent(struct model_config *c, json_val v, struc
 /* Whether it is one of the fields that say them. */
 bool config_is_latent_field(const char *name);
 
+/* Whether it says which tokens a family whose layers attend to chosen ones chooses. */
+bool config_is_index_field(const struct arch *arch, const char *name);
+/* How many these are ("index_topk"), in such a family: within so many tokens all are chosen, so that c->context_max, with all that scales it read, is no
+ * more afterwards; c->indexed_tokens says if it was. ERR_UNSUPPORTED, ERR_FORMAT, ERR_INVALID: a field that says another arithmetic. */
+MUST_CHECK enum err config_read_index(struct model_config *c, json_val v, struct err_msg *em);
+
 /* What layers without a window have for themselves, in families with arch.global_heads: their sizes, with `c` filled up to those of
  * heads; and which layers these are, with its windows read. */
 MUST_CHECK enum err config_read_global(struct model_config *c, json_val v, struct err_msg *em);

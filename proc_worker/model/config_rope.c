@@ -6,6 +6,9 @@
 
 enum { FACTOR_MAX = 1 << 16, PHI3_CONTEXT = 4096 };
 
+/* How files of some families with arch.latent call theirs. */
+#define LATENT_YARN "deepseek_yarn"
+
 static const struct {
 	const char *name;
 	enum rope_kind kind;
@@ -13,6 +16,7 @@ static const struct {
 	{"default", ROPE_PLAIN},     {"linear", ROPE_LINEAR}, {"dynamic", ROPE_DYNAMIC},
 	{"llama3", ROPE_LLAMA3},     {"yarn", ROPE_YARN},     {"su", ROPE_LONGROPE},
 	{"longrope", ROPE_LONGROPE}, {"mrope", ROPE_PLAIN},   {"proportional", ROPE_PROPORTIONAL},
+	{LATENT_YARN, ROPE_YARN},
 };
 
 #define KIND(k) (1u << (k))
@@ -92,9 +96,11 @@ static json_val type_of(json_val scaling)
 	return json_present(type) ? type : json_get(scaling, "type"); /* as older files say */
 }
 
-/* Which kinds are known of a family. */
-static bool kind_may_be(const struct arch *arch, enum rope_kind kind)
+/* Which kinds are known of a family, by the name that a file has for it. */
+static bool kind_may_be(const struct arch *arch, const char *name, enum rope_kind kind)
 {
+	if (!strcmp(name, LATENT_YARN))
+		return arch->latent;
 	if (arch->global_heads)
 		return kind == ROPE_PLAIN || kind == ROPE_LINEAR || kind == ROPE_PROPORTIONAL;
 	return kind != ROPE_PROPORTIONAL;
@@ -106,7 +112,7 @@ static enum err read_kind(struct model_config *c, json_val v, const char **name,
 
 	*name = json_cstr(type, json_present(type) ? "?" : "default");
 	for (size_t i = 0; i < COUNT_OF(KINDS); i++)
-		if (!strcmp(KINDS[i].name, *name) && kind_may_be(c->arch, KINDS[i].kind)) {
+		if (!strcmp(KINDS[i].name, *name) && kind_may_be(c->arch, *name, KINDS[i].kind)) {
 			c->rope.kind = KINDS[i].kind;
 			if (c->rope.kind == ROPE_YARN && (c->arch->traits & ARCH_LONGROPE_YARN))
 				c->rope.kind = ROPE_LONGROPE;

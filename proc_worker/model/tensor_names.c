@@ -390,6 +390,26 @@ static enum err add_router(struct additions *a, const struct model_config *c, u3
 	return ERR_OK;
 }
 
+/* The expert of all tokens, where a file has it under the name that most families have. */
+static enum err add_shared(struct additions *a, const struct model_config *c, u32 layer, struct err_msg *em)
+{
+	static const char wanted[] = "mlp.shared_mlp.", file[] = "mlp.shared_experts.";
+	char name[NAME_BYTES], other[NAME_BYTES];
+	enum err e = ERR_OK;
+
+	for (u32 i = 0; !e && i < c->arch->tensor_count; i++) {
+		if (!strstr(c->arch->tensors[i].name, wanted))
+			continue;
+		arch_tensor_name(name, sizeof(name), &c->arch->tensors[i], layer, 0);
+		const char *at = strstr(name, wanted);
+		snprintf(other, sizeof(other), "%.*s%s%.64s", (int)(at - name), name, file, at + sizeof(wanted) - 1);
+		const struct st_tensor *t = safetensors_find(a->st, other);
+		if (t && !safetensors_find(a->st, name))
+			e = add(a, name, t, em);
+	}
+	return e;
+}
+
 static enum err add_fused(struct safetensors *st, const struct model_config *c, struct err_msg *em)
 {
 	struct additions a = {.st = st};
@@ -406,6 +426,8 @@ static enum err add_fused(struct safetensors *st, const struct model_config *c, 
 			e = add_experts(&a, c, layer, FUSED[i].file, FUSED[i].slot, em);
 		for (size_t i = 0; !e && i < COUNT_OF(ROUTERS); i++)
 			e = add_router(&a, c, layer, ROUTERS[i].file, ROUTERS[i].slot, em);
+		if (!e)
+			e = add_shared(&a, c, layer, em);
 	}
 	return finish(&a, e, em);
 }

@@ -14,7 +14,8 @@ GEMMA = {"head_dim": 12, "hidden_act": MISSING, "hidden_activation": "gelu_pytor
 ONE_A_HEAD = ("gpt_neox", "gpt2", "opt")
 # What families call the fields of others.
 NAMES = {"gpt_neox": {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"},
-         **{family: {"num_experts": "n_routed_experts"} for family in ("glm4_moe", "glm4_moe_lite", "deepseek_v2", "deepseek_v3", "mistral4", "dots1", "solar_open")},
+         **{family: {"num_experts": "n_routed_experts"} for family in ("glm4_moe", "glm4_moe_lite", "deepseek_v2", "deepseek_v3", "mistral4", "dots1", "solar_open", "deepseek_v32", "glm_moe_dsa")},
+         **{family: {"n_shared_experts": "num_shared_experts"} for family in ("hy_v3", "sarvam_mla")},
          "granitemoehybrid": {"intermediate_size": "shared_intermediate_size"}, "afmoe": {"n_shared_experts": "num_shared_experts"},
          "ernie4_5_moe": {"num_experts": "moe_num_experts", "num_experts_per_tok": "moe_k",
                           "n_shared_experts": "moe_num_shared_experts"},
@@ -108,6 +109,12 @@ FAMILIES = {
                    "topk_group": 1, "num_experts": 8, "num_shared_experts": 1, "routed_scaling_factor": 2.5, "num_experts_per_tok": 3,
                    "first_k_dense_replace": 1, "num_mtp_layers": 0, "rope_scaling": None, "pad_token_id": 0, "score_function": "sigmoid",
                    "moe_router_enable_expert_bias": True, "use_qk_norm": True, "use_qkv_bias": False, "use_bias": False, "rope_theta": 8000000.0},
+    "hy_v3": {"architectures": ["HYV3ForCausalLM"], "attention_bias": False, "head_dim": 12, "mlp_bias": False, "moe_intermediate_size": 20,
+              "expert_hidden_dim": 20, "num_experts": 8, "num_experts_per_tok": 3, "n_shared_experts": 1, "router_scaling_factor": 2.826,
+              "first_k_dense_replace": 1, "moe_router_enable_expert_bias": True, "moe_router_use_sigmoid": True, "route_norm": True, "qk_norm": True,
+              "num_nextn_predict_layers": 1, "enable_attention_fp32_softmax": False, "enable_lm_head_fp32": True,
+              "enable_moe_fp32_combine": False, "output_router_logits": True, "use_grouped_mm": False, "sep_token_id": 3, "pad_token_id": 0,
+              "eod_token_id": 3, "rope_scaling": None},
     "flex_olmo": {"architectures": ["FlexOlmoForCausalLM"], "attention_bias": False, "rope_scaling": None, "rope_theta": 500000,
                   "num_experts": 7, "num_experts_per_tok": 5, "norm_topk_prob": False, "intermediate_size": 20,
                   "output_router_logits": False, "router_aux_loss_coef": 0.01, "pad_token_id": 1},
@@ -423,6 +430,16 @@ def family_cases(family):
                          "layer_types": ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"]}
         yield "pattern", {"sliding_window": 8, "sliding_window_pattern": 2, "layer_types": MISSING}
         yield "llg", {"sliding_window": 8, "sliding_window_pattern": "LLG", "layer_types": WINDOWED}
+    if family == "hy_v3":
+        yield "attention-bias", {"attention_bias": True}
+        yield "listed", {"mlp_layer_types": ["sparse", "dense", "sparse"], "first_k_dense_replace": MISSING}
+        yield "more-shared", {"n_shared_experts": 3}
+        yield "top-1", {"num_experts_per_tok": 1}
+        yield "top-all", {"num_experts_per_tok": 8}
+        yield "combined", {"enable_moe_fp32_combine": True, "router_scaling_factor": 0.7}
+        yield "defaults", {"num_attention_heads": 8, **{k: MISSING for k in (
+            "head_dim", "num_key_value_heads", "rms_norm_eps", "rope_theta", "rope_scaling", "first_k_dense_replace", "n_shared_experts",
+            "router_scaling_factor", "expert_hidden_dim", "num_nextn_predict_layers", "route_norm", "qk_norm")}}
     if family == "exaone_moe":
         yield "pattern", {"sliding_window_pattern": 2, "layer_types": MISSING}
         yield "listed", {"mlp_layer_types": ["sparse", "dense", "sparse"], "first_k_dense_replace": MISSING, "is_moe_layer": MISSING}
@@ -641,7 +658,8 @@ def cases():
         if family in ("iquestcoder", "granite_swa", "granitemoe_swa"):
             ropes = [r for r in rope_cases() if r[0] in ("none", "llama3-new", "yarn")]
         if family in ("opt", "mellum", "afmoe", "cohere2_moe", "gemma3_text", "olmo3", "starcoder2", "stablelm", "nemotron", "cohere2", "glm", "gpt2", "ministral", "ministral3", "hunyuan_v1_dense", "hunyuan_v1_moe", "glm4_moe_lite", "minicpm3",
-                      "granitemoehybrid", "vaultgemma", "helium", "jais2", "minimax_m2", "dots1", "solar_open", "sarvam_moe", "flex_olmo", "mistral4", "youtu", "mimo"):
+                      "granitemoehybrid", "vaultgemma", "helium", "jais2", "minimax_m2", "dots1", "solar_open", "sarvam_moe", "flex_olmo", "mistral4", "youtu", "mimo", "hy_v3",
+                      "sarvam_mla", "deepseek_v32", "glm_moe_dsa"):
             ropes = [("none", {})]
         for name, changes in ropes:
             if family == "mixtral":  # transformers' formulas want it
@@ -673,9 +691,11 @@ def cases():
                 changes = {**changes, "head_dim": MISSING, "hidden_size": 60}
             if family in ("glm", "glm4", "glm4_moe", "nemotron", "minimax_m2") and "head_dim" in changes:  # an even part of it turns
                 changes = {**changes, "head_dim": 20}
-            if name == "odd" and family != "cohere2_moe" and (family.endswith("_moe") or family in ("dots1", "solar_open", "mellum", "afmoe") or family in LATENT and family not in DENSE_LATENT):
+            if name == "odd" and family != "cohere2_moe" and (family.endswith("_moe") or family in ("dots1", "solar_open", "mellum", "afmoe", "hy_v3") or family in LATENT and family not in DENSE_LATENT):
                 changes = {**changes, "moe_intermediate_size": 21, "shared_expert_intermediate_size":
                            27 if family == "qwen2_moe" else MISSING}
+            if name == "odd" and family == "hy_v3":
+                changes = {**changes, "expert_hidden_dim": MISSING}
             if name == "odd" and family == "cohere2_moe":
                 changes = {**changes, "prefix_dense_intermediate_size": 27}
             if family == "helium":  # heads are as wide together as the stream

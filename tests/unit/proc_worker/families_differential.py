@@ -319,10 +319,11 @@ qwen2/window qwen3/yarn-new phi3/partial-0.6 phi3/longrope-new gemma2/caps mixtr
 afmoe/none afmoe/odd llama4_text/none llama4_text/odd llama4_text/save-whole mellum/none qwen2_moe/none qwen2_moe/dense-layer
 qwen2_moe/no-qkv-bias gemma3_text/none gemma3_text/new-ropes granite/biases granite/none smollm3/none
 smollm3/window granitemoe/attention-bias granitemoe/odd granitemoe/save-raw granitemoeshared/none granitemoeshared/odd granite_swa/none granitemoe_swa/types-missing olmo/none olmo/odd olmo/clip-bias olmoe/clip
-hunyuan_v1_dense/none hunyuan_v1_dense/odd hunyuan_v1_moe/none hunyuan_v1_moe/as-saved olmo2/odd olmo3/yarn-full olmoe/top-1 exaone4/window exaone_moe/none exaone_moe/odd seed_oss/mlp-bias gemma3_text/save-whole mistral/save-whole-new qwen3/save-whole-new qwen3_vl_moe_text/save-whole-new starcoder2/none
+hunyuan_v1_dense/none hunyuan_v1_dense/odd hunyuan_v1_moe/none hunyuan_v1_moe/as-saved olmo2/odd olmo3/yarn-full olmoe/top-1 exaone4/window exaone_moe/none exaone_moe/odd hy_v3/none hy_v3/odd hy_v3/save-raw seed_oss/mlp-bias gemma3_text/save-whole mistral/save-whole-new qwen3/save-whole-new qwen3_vl_moe_text/save-whole-new starcoder2/none
 stablelm/qkv-bias stablelm/head-norms-parallel nemotron/odd arcee/none apertus/none phi/none cohere/biases cohere/head-norms cohere2/none cohere2_moe/none cohere2_moe/rms-norm glm4/none glm4_moe/groups glm4_moe/qk-norm glm4_moe/odd ernie4_5_moe/none ernie4_5_moe/interval
 ernie4_5_moe/norm-min ernie4_5_moe/save-raw ernie4_5/biases
 deepseek_v2/groups deepseek_v2/lite deepseek_v2/attention-bias deepseek_v3/yarn deepseek_v3/groups deepseek_v3/odd deepseek_v3/q-rank-null deepseek_v3/halves
+deepseek_v32/groups deepseek_v32/odd glm_moe_dsa/shared-listed sarvam_mla/none sarvam_mla/groups
 glm4_moe_lite/listed minicpm3/none minicpm3/longrope
 gemma3n_text/none gemma3n_text/streams-3-active gemma3n_text/odd gemma3n_text/save-whole-new
 gemma4_text/none gemma4_text/untied gemma4_text/values gemma4_text/by-layer gemma4_text/odd gemma4_text/rope-half gemma4_text/small gemma4_text/small-keys

@@ -2,14 +2,25 @@
 from families_fields import MISSING, YARN, new_rope
 
 # Families whose heads share a latent: with sizes of heads of their own, and as many KV heads as others.
-LATENT = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3", "mistral4", "youtu")
+LATENT = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3", "mistral4", "youtu", "sarvam_mla", "deepseek_v32", "glm_moe_dsa")
 DENSE_LATENT = ("minicpm3", "youtu")
 LATENT_SIZES = {"kv_lora_rank": 22, "q_lora_rank": 26, "qk_nope_head_dim": 14, "qk_rope_head_dim": 10, "v_head_dim": 12,
                 "attention_bias": False}
 LATENT_EXPERTS = {"moe_intermediate_size": 20, "num_experts": 8, "num_experts_per_tok": 3, "n_shared_experts": 1, "n_group": 1,
                   "topk_group": 1, "first_k_dense_replace": 1}
 
+# Of families whose layers attend to chosen tokens, within as many as are chosen.
+INDEXED = {**LATENT_SIZES, **LATENT_EXPERTS, "ep_size": 1, "norm_topk_prob": True, "num_nextn_predict_layers": 1, "routed_scaling_factor": 2.5,
+           "scoring_func": "sigmoid", "topk_method": "noaux_tc", "index_topk": 100, "index_n_heads": 4, "index_head_dim": 16, "rope_scaling": None}
+
 FAMILIES = {
+    "deepseek_v32": {"architectures": ["DeepseekV32ForCausalLM"], **INDEXED, "moe_layer_freq": 1, "aux_loss_alpha": 0.001, "seq_aux": True,
+                     "pretraining_tp": 1},
+    "glm_moe_dsa": {"architectures": ["GlmMoeDsaForCausalLM"], **INDEXED, "rope_interleave": True, "indexer_rope_interleave": True, "pad_token_id": 0},
+    "sarvam_mla": {"architectures": ["SarvamMLAForCausalLM"], **LATENT_SIZES, **LATENT_EXPERTS, "q_lora_rank": None, "norm_topk_prob": True,
+                   "routed_scaling_factor": 2.5, "head_dim": 32, "q_head_dim": 24, "moe_router_enable_expert_bias": True, "pad_token_id": 0,
+                   "rope_scaling": {"type": "deepseek_yarn", "factor": 4.0, "original_max_position_embeddings": 32, "beta_fast": 32, "beta_slow": 1,
+                                    "mscale": 1.0, "mscale_all_dim": 1.0}},
     "mistral4": {"architectures": ["Mistral4ForCausalLM"], **LATENT_SIZES, **LATENT_EXPERTS, "first_k_dense_replace": 0,
                  "routed_scaling_factor": 1.0, "norm_topk_prob": True, "rope_interleave": True, "rope_theta": MISSING,
                  "torch_dtype": MISSING, "dtype": "float32", "pad_token_id": 11, "sliding_window": None, "rope_parameters": {
@@ -37,7 +48,31 @@ FAMILIES = {
 
 
 def latent_cases(family):
-    if family in LATENT:
+    if family in ("deepseek_v32", "glm_moe_dsa"):
+        yield "attention-bias", {"attention_bias": True}
+        yield "groups", {"n_group": 4, "topk_group": 2, "num_experts": 16, "num_experts_per_tok": 5}
+        yield "no-norm", {"norm_topk_prob": False}
+        yield "listed", {"mlp_layer_types": ["sparse", "dense", "sparse"], "first_k_dense_replace": MISSING}
+        yield "dense-more", {"first_k_dense_replace": 2, "num_hidden_layers": 4, "n_shared_experts": 3}
+        yield "types", {"layer_types": ["indexed_attention"] * 3}
+        yield "defaults", {"num_experts": 16, "num_hidden_layers": 5, **{k: MISSING for k in (
+            "norm_topk_prob", "n_group", "topk_group", "n_shared_experts", "topk_method", "first_k_dense_replace", "routed_scaling_factor",
+            "scoring_func", "moe_layer_freq", "index_topk")}}
+    if family == "glm_moe_dsa":
+        yield "shared-choice", {"num_hidden_layers": 6, "index_topk_freq": 3, "index_skip_topk_offset": 1}
+        yield "shared-listed", {"indexer_types": ["full", "shared", "full"]}
+    if family == "sarvam_mla":
+        yield "q-rank", {"q_lora_rank": 26}
+        yield "attention-bias", {"attention_bias": True, "q_lora_rank": 26}
+        yield "groups", {"n_group": 4, "topk_group": 2, "num_experts": 16, "num_experts_per_tok": 5}
+        yield "as-saved", {"head_dim": 10, "q_head_dim": MISSING, "qk_head_dim": 24, "num_experts": MISSING, "n_routed_experts": 8,
+                           "n_shared_experts": MISSING, "num_mtp_layers": 0, "rope_interleave": True,
+                           **new_rope({**YARN, "rope_type": "yarn", "mscale": 1.0, "mscale_all_dim": 1.0})}
+        yield "no-rope", {"rope_scaling": None, "rope_interleave": False}
+        yield "defaults", {k: MISSING for k in ("norm_topk_prob", "n_group", "topk_group", "n_shared_experts", "first_k_dense_replace",
+                                                "routed_scaling_factor", "head_dim", "q_head_dim", "rms_norm_eps", "rope_theta")}
+        return
+    if family in LATENT and not family.endswith(("_v32", "_dsa")):
         yield "q-rank-null", {"q_lora_rank": None}
         yield "attention-bias", {"attention_bias": True}
     if family in LATENT and family != "mistral4":

@@ -160,3 +160,45 @@ Test(config_latent, youtu_has_no_experts)
 	cr_assert(c.tied_embeddings && c.interleaved && c.experts == 0 && c.rope.theta == 1600000);
 	refused("YoutuForCausalLM", ALL, ERR_UNSUPPORTED, "unknown field \"n_routed_experts\"");
 }
+
+#define SARVAM "SarvamMLAForCausalLM"
+#define SARVAM_ALL "\"kv_lora_rank\": 24, \"q_lora_rank\": null, " HEADS ", \"num_experts\": 16, \"num_experts_per_tok\": 4, \"moe_intermediate_size\": 24"
+Test(config_latent, sarvam_is_deepseek_v3_under_other_names)
+{
+	good(SARVAM, SARVAM_ALL ", \"num_shared_experts\": 2, \"head_dim\": 30, \"q_head_dim\": 16, \"score_function\": \"sigmoid\", \"rope_scaling\": "
+				"{\"type\": \"deepseek_yarn\", \"factor\": 4, \"original_max_position_embeddings\": 32, \"mscale_all_dim\": 1.0, \"mscale\": 1.0}");
+	cr_assert(c.latent.q_rank == 0 && c.interleaved && c.rope.kind == ROPE_YARN && c.rope.attention_factor == 1 && c.shared_intermediate == 48);
+	cr_assert(c.router.sigmoid && c.router.groups == 1 && c.router.scale == 2.5f && expert_layers() == 62);
+	cr_assert_float_eq(c.attention_scale, 0.25 * pow(0.1 * log(4) + 1, 2), 1e-6);
+	good(SARVAM, ALL ", \"head_dim\": 6, \"num_mtp_layers\": 0, \"n_shared_experts\": 1");
+	cr_assert(c.latent.q_rank == 20 && c.shared_intermediate == 24);
+	refused(SARVAM, SARVAM_ALL ", \"q_head_dim\": 18", ERR_UNSUPPORTED, "(the field \"q_head_dim\" of a " SARVAM ")");
+	refused(SARVAM, SARVAM_ALL ", \"moe_router_enable_expert_bias\": false", ERR_UNSUPPORTED, "\"moe_router_enable_expert_bias\" must be true");
+	refused("LlamaForCausalLM", "\"rope_scaling\": {\"type\": \"deepseek_yarn\", \"factor\": 4}", ERR_UNSUPPORTED,
+		"rope_scaling of type 'deepseek_yarn' is not supported");
+}
+
+#define INDEXED "\"index_n_heads\": 4, \"index_head_dim\": 16, "
+Test(config_latent, contexts_of_chosen_tokens_end_where_these_are_no_longer_all)
+{
+	static const char *const families[] = {"DeepseekV32ForCausalLM", "GlmMoeDsaForCausalLM"};
+
+	for (size_t i = 0; i < COUNT_OF(families); i++) {
+		good(families[i], INDEXED ALL ", \"index_topk\": 64");
+		cr_assert(c.context_max == 64 && c.indexed_tokens == 64 && c.interleaved && expert_layers() == 56 && c.router.scale == 2.5f);
+		cr_assert_eq(c.router.groups, i == 0 ? 8 : 1);
+		good(families[i], ALL ", \"index_topk\": 64, \"rope_interleave\": true, \"indexer_rope_interleave\": true, \"indexer_types\": [\"full\"], "
+				      "\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4, \"original_max_position_embeddings\": 32}, "
+				      "\"layer_types\": [\"indexed_attention\", \"indexed_attention\"]");
+		cr_assert(c.context_max == 64 && c.rope.original_context == 32 && c.rope.factor == 4);
+		good(families[i], INDEXED ALL ", \"index_topk\": 128");
+		cr_assert(c.context_max == 128 && c.indexed_tokens == 0);
+		good(families[i], ALL);
+		cr_assert(c.context_max == 128 && c.indexed_tokens == 0);
+		refused(families[i], ALL ", \"index_topk\": 0", ERR_INVALID, "\"index_topk\" is 0");
+		refused(families[i], ALL ", \"rope_interleave\": false", ERR_UNSUPPORTED, "\"rope_interleave\" must be true for");
+		refused(families[i], ALL ", \"layer_types\": [\"full_attention\"]", ERR_UNSUPPORTED,
+			"\"layer_types\" has 'full_attention'; of a");
+		refused(families[i], "\"kv_lora_rank\": 24, \"q_lora_rank\": null, " HEADS ", " EXPERTS, ERR_UNSUPPORTED, "\"q_lora_rank\" is null; of a");
+	}
+}

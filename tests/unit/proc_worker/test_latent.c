@@ -93,3 +93,25 @@ Test(latent, adapters_are_refused_by_name)
 {
 	random_runs_check_no_adapters(MODEL_OF(""), "adapters of a DeepseekV3ForCausalLM are not supported");
 }
+
+Test(latent, a_context_is_no_longer_than_what_an_indexer_chooses_of_it, .timeout = 60)
+{
+	struct err_msg em;
+	struct runner *r;
+
+	random_model_write(&model,
+			   "{\"architectures\": [\"GlmMoeDsaForCausalLM\"], \"vocab_size\": 96, \"hidden_size\": 48, \"intermediate_size\": 80, "
+			   "\"num_hidden_layers\": 2, \"num_attention_heads\": 6, \"max_position_embeddings\": 256, \"rms_norm_eps\": 1e-6, "
+			   "\"kv_lora_rank\": 40, \"q_lora_rank\": 24, \"qk_nope_head_dim\": 12, \"qk_rope_head_dim\": 8, \"v_head_dim\": 16, "
+			   "\"n_routed_experts\": 8, \"num_experts_per_tok\": 3, \"moe_intermediate_size\": 20, \"index_topk\": 64, "
+			   "\"first_k_dense_replace\": 1}",
+			   5);
+	struct runner_config config = random_runs_config(&model, OPTION_DTYPE_FLOAT32, OPTION_QUANTIZATION_AUTO);
+	cr_assert_eq(runner_create(&r, &config, &em), ERR_OK, "%s", em.text);
+	cr_assert_eq(r->max_model_len, 64);
+	runner_destroy(&r);
+	config.limits.max_model_len = 65;
+	cr_assert_eq(runner_create(&r, &config, &em), ERR_INVALID);
+	cr_assert(strstr(em.text, "--max-model-len 65 is more than \"index_topk\" 64 (config.json): a GlmMoeDsaForCausalLM attends"), "%s", em.text);
+	random_model_remove(&model);
+}

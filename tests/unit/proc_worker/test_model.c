@@ -223,12 +223,21 @@ static void expand_names(struct names *n, const char *prefix, const char **at)
 Test(model, every_architecture_is_listed_once)
 {
 	static struct names n;
+	static const struct {
+		const char *like, *rest;
+	} kinds[] = {{"BloomForCausalLM", "; every ForConditionalGeneration as well that docs/ADDING_A_MODEL.md names"},
+		     {"XForConditionalGeneration", "; every ForCausalLM as well that docs/ADDING_A_MODEL.md names"}};
 	char names[1024], types[1024];
-	const char *at = names;
 
-	arch_names(names, sizeof(names));
-	expand_names(&n, "", &at);
-	cr_assert_eq(*at, '\0', "%s", at);
+	for (size_t i = 0; i < COUNT_OF(kinds); i++) {
+		const char *at = names;
+		arch_names(names, sizeof(names), kinds[i].like);
+		char *rest = strchr(names, ';');
+		cr_assert(rest && !strcmp(rest, kinds[i].rest), "%s", names);
+		*rest = 0;
+		expand_names(&n, "", &at);
+		cr_assert_eq(*at, '\0', "%s", at);
+	}
 	cr_assert_geq(n.count, 100);
 	cr_expect_str_eq(n.text[0], "LlamaForCausalLM");
 	for (u32 i = 0; i < n.count; i++) {
@@ -344,6 +353,8 @@ Test(model, config_json_names_what_is_missing_or_wrong)
 	REFUSED(ERR_FORMAT, "\"architectures\" is missing; supported: {Llama[4], Mistral[4]", .config = "{}");
 	REFUSED(ERR_UNSUPPORTED, "unknown architecture 'BloomForCausalLM'; supported: {Llama[4], Mistral[4]",
 		.config_from = "LlamaForCausalLM", .config_to = "BloomForCausalLM");
+	REFUSED(ERR_UNSUPPORTED, "unknown architecture 'XForConditionalGeneration'; supported: {AyaVision, ",
+		.config_from = "LlamaForCausalLM", .config_to = "XForConditionalGeneration");
 	REFUSED(ERR_FORMAT, "\"hidden_size\" is missing", .config_from = "\"hidden_size\"",
 		.config_to = "\"size\"");
 	REFUSED(ERR_FORMAT, "\"vocab_size\" is missing", .config_from = "\"vocab_size\": 20",
