@@ -13,6 +13,7 @@
 enum {
 	QWEN3_TRAITS = ARCH_ATTENTION_BIAS | ARCH_HEAD_NORMS,
 	QWEN3_5_TRAITS = QWEN3_TRAITS | ARCH_PARTIAL_ROTARY | ARCH_NORM_OFFSET,
+	GEMMA4_TRAITS = ARCH_TIED | ARCH_EMBED_SCALE | ARCH_GELU | ARCH_HEAD_NORMS | ARCH_WINDOW_PATTERN | ARCH_LOCAL_ROPE,
 	GEMMA_TRAITS = ARCH_ATTENTION_BIAS | ARCH_TIED | ARCH_EMBED_SCALE | ARCH_NORM_OFFSET | ARCH_GELU,
 };
 
@@ -20,6 +21,10 @@ enum {
 #define QWEN3_5_LAYERS \
 	.recurrent = RECURRENT_DELTA, .recurrent_layer = "linear_attention", .output_gate = true, \
 	.head_dim = 256, .rope_theta = 10000, .norm_eps = 1e-6f, .rotary_share = 0.25f
+
+/* Fields of two, one of which has no inputs of layers and no experts. */
+#define GEMMA4_OWN \
+	"global_head_dim", "num_global_key_value_heads", "per_layer_config", "attention_k_eq_v", "final_logit_softcapping", "use_bidirectional_attention"
 
 /* Its files and transformers write the name differently. */
 #define PHIMOE_ARCH(name) \
@@ -125,10 +130,12 @@ static const struct arch ARCHS[] = {
 	 GEMMA_TRAITS | ARCH_HEAD_NORMS | ARCH_WINDOW_PATTERN | ARCH_LOCAL_ROPE | ARCH_SOFT_CAPS,
 	 .head_dim = 256, .kv_heads = 4, .window = 4096, .window_pattern = 6, .rope_theta = 1000000, .local_theta = 10000,
 	 .vocab_size = 262208, .heads = 8, .context = 131072, .norm_eps = 1e-6f},
-	{"Gemma4ForCausalLM", GEMMA4, COUNT_OF(GEMMA4),
-	 ARCH_TIED | ARCH_EMBED_SCALE | ARCH_GELU | ARCH_HEAD_NORMS | ARCH_WINDOW_PATTERN | ARCH_LOCAL_ROPE,
-	 .own = {"global_head_dim", "num_global_key_value_heads", "per_layer_config", "attention_k_eq_v", "final_logit_softcapping",
-		 "use_bidirectional_attention", "hidden_size_per_layer_input", "vocab_size_per_layer_input", "num_kv_shared_layers",
+	{"Gemma4UnifiedForCausalLM", GEMMA4, COUNT_OF(GEMMA4), GEMMA4_TRAITS,
+	 .own = {GEMMA4_OWN, "num_kv_shared_layers", "use_double_wide_mlp"},
+	 .global_heads = true, .head_dim = 256, .kv_heads = 4, .window = 1024, .window_pattern = 6, .rope_theta = 1000000, .local_theta = 10000,
+	 .norm_eps = 1e-6f},
+	{"Gemma4ForCausalLM", GEMMA4, COUNT_OF(GEMMA4), GEMMA4_TRAITS,
+	 .own = {GEMMA4_OWN, "hidden_size_per_layer_input", "vocab_size_per_layer_input", "num_kv_shared_layers",
 		 "use_double_wide_mlp", "enable_moe_block", "num_experts", "top_k_experts", "moe_intermediate_size"},
 	 .global_heads = true, .head_dim = 256, .kv_heads = 4, .window = 512, .window_pattern = 6, .rope_theta = 1000000, .local_theta = 10000,
 	 .norm_eps = 1e-6f},
@@ -437,18 +444,31 @@ static const struct {
 } TEXT_PARTS[] = {
 	{"AyaVisionForConditionalGeneration", "cohere2", "Cohere2ForCausalLM", .headless = true},
 	{"Cohere2VisionForConditionalGeneration", "cohere2", "Cohere2ForCausalLM", .headless = true},
+	{"Exaone4_5_ForConditionalGeneration", "exaone4", "Exaone4ForCausalLM"},
+	{"Exaone4_5_ForConditionalGeneration", "exaone4_5_text", "Exaone4ForCausalLM"},
 	{"Gemma3ForConditionalGeneration", "gemma3_text", "Gemma3ForCausalLM"},
 	{"Gemma3nForConditionalGeneration", "gemma3n_text", "Gemma3nForCausalLM"},
 	{"Gemma4ForConditionalGeneration", "gemma4_text", "Gemma4ForCausalLM"},
 	{"Glm4vForConditionalGeneration", "glm4v_text", "Glm4vTextModel", .either = true},
 	{"Glm4vMoeForConditionalGeneration", "glm4v_moe_text", "Glm4vMoeTextModel", .either = true},
+	{"Gemma4UnifiedForConditionalGeneration", "gemma4_unified_text", "Gemma4UnifiedForCausalLM"},
+	{"Glm46VForConditionalGeneration", "glm4v_text", "Glm4vTextModel"},
+	{"Glm46VForConditionalGeneration", "glm4v_moe_text", "Glm4vMoeTextModel"},
+	{"GotOcr2ForConditionalGeneration", "qwen2", "Qwen2ForCausalLM", .headless = true},
+	{"Granite4VisionForConditionalGeneration", "granite4_vision_text", "GraniteForCausalLM"},
+	{"HyperCLOVAXVisionV2ForConditionalGeneration", "hyperclovax", "HyperCLOVAXForCausalLM", .headless = true},
 	{"Idefics3ForConditionalGeneration", "llama", "LlamaForCausalLM"},
 	{"InternVLForConditionalGeneration", "qwen2", "Qwen2ForCausalLM", .headless = true},
 	{"InternVLForConditionalGeneration", "qwen3", "Qwen3ForCausalLM", .headless = true},
 	{"InternVLForConditionalGeneration", "qwen3_moe", "Qwen3MoeForCausalLM", .headless = true},
 	{"InternVLForConditionalGeneration", "llama", "LlamaForCausalLM", .headless = true},
+	{"KimiK25ForConditionalGeneration", "deepseek_v3", "DeepseekV3ForCausalLM", .headless = true},
+	{"KimiK25ForConditionalGeneration", "kimi_k2", "DeepseekV3ForCausalLM", .headless = true},
+	{"Kimi_K25ForConditionalGeneration", "deepseek_v3", "DeepseekV3ForCausalLM", .headless = true},
+	{"Kimi_K25ForConditionalGeneration", "kimi_k2", "DeepseekV3ForCausalLM", .headless = true},
 	{"Lfm2VlForConditionalGeneration", "lfm2", "Lfm2ForCausalLM", .headless = true},
 	{"Llama4ForConditionalGeneration", "llama4_text", "Llama4ForCausalLM"},
+	{"LightOnOcrForConditionalGeneration", "qwen3", "Qwen3ForCausalLM", .headless = true},
 	{"LlavaForConditionalGeneration", "llama", "LlamaForCausalLM", .either = true},
 	{"LlavaForConditionalGeneration", "mistral", "MistralForCausalLM", .either = true},
 	{"LlavaForConditionalGeneration", "qwen2", "Qwen2ForCausalLM", .either = true},
@@ -456,12 +476,14 @@ static const struct {
 	{"LlavaNextForConditionalGeneration", "mistral", "MistralForCausalLM"},
 	{"LlavaNextForConditionalGeneration", "qwen2", "Qwen2ForCausalLM"},
 	{"LlavaOnevisionForConditionalGeneration", "qwen2", "Qwen2ForCausalLM", .either = true},
+	{"MiniCPMV4_6ForConditionalGeneration", "qwen3_5_text", "Qwen3_5ForCausalLM"},
 	{"Mistral3ForConditionalGeneration", "mistral", "MistralForCausalLM"},
 	{"Mistral3ForConditionalGeneration", "ministral3", "Ministral3ForCausalLM"},
 	{"Mistral3ForConditionalGeneration", "mistral4", "Mistral4ForCausalLM"},
 	{"MllamaForConditionalGeneration", "mllama_text_model", "MllamaTextModel"},
 	{"Ovis2ForConditionalGeneration", "qwen2", "Qwen2ForCausalLM", .headless = true},
 	{"PerceptionLMForConditionalGeneration", "llama", "LlamaForCausalLM"},
+	{"QianfanOCRForConditionalGeneration", "qwen3", "Qwen3ForCausalLM"},
 	{"Qwen2VLForConditionalGeneration", "qwen2_vl_text", "Qwen2ForCausalLM", .either = true},
 	{"Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl_text", "Qwen2ForCausalLM", .either = true},
 	{"Qwen3_5ForConditionalGeneration", "qwen3_5_text", "Qwen3_5ForCausalLM"},

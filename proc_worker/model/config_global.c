@@ -57,10 +57,11 @@ static enum err check_direction(json_val v, struct err_msg *em)
 		       json_cstr(word, json_type_name(word)));
 }
 
-/* What layers add of a token by itself, which they do where the file says nothing, too. */
+/* What layers add of a token by itself, which they do where the file says nothing, too, in families that have the field. */
 static enum err read_inputs(struct model_config *c, json_val v, struct err_msg *em)
 {
-	enum err e = config_may_count(v, "hidden_size_per_layer_input", CONFIG_DIM_MAX, INPUT_WIDTH, &c->input_width, em);
+	static const char name[] = "hidden_size_per_layer_input";
+	enum err e = config_may_count(v, name, CONFIG_DIM_MAX, arch_has_own(c->arch, name) ? INPUT_WIDTH : 0, &c->input_width, em);
 
 	if (!e)
 		e = config_may_u32(v, "vocab_size_per_layer_input", VOCAB_MAX, INPUT_VOCAB, &c->input_vocab, em);

@@ -99,7 +99,7 @@ def values(name, shape, centre):
 
 
 def centre_of(config):
-    offset = config["model_type"].startswith(("gemma", "qwen3_5", "qwen3_next")) and config["model_type"] not in ("gemma3n_text", "gemma4_text")
+    offset = config["model_type"].startswith(("gemma", "qwen3_5", "qwen3_next")) and config["model_type"] not in ("gemma3n_text", "gemma4_text", "gemma4_unified_text")
     return 0 if offset else 1
 
 
@@ -156,6 +156,8 @@ def write(model, config, save, folder):
             tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
     if families_standins.has(config):
         tensors = families_standins.to_file(config, tensors)
+    if not save.get("raw") and (save.get("shards", 1) == 1 or config["model_type"] != "hyperclovax_vision_v2"):
+        tensors = families_vision.on_hub(config, tensors)
     if config["model_type"] == "kimi_linear" and save.get("named") != "transformers":
         tensors = {families_recurrent.kimi_name(k): v for k, v in tensors.items()}
     if save.get("extra"):
@@ -331,7 +333,7 @@ lfm2/old lfm2/bias lfm2/odd lfm2_moe/odd qwen3_5_text/none qwen3_5_text/odd qwen
 granite_mamba/experts granite_mamba/odd bamba/none falcon_h1/none falcon_h1/odd olmo_hybrid/none olmo_hybrid/odd nemotron_h/mlps-last nemotron_h/experts-narrow nemotron_h/odd
 jamba/none jamba/odd mamba/none falcon_mamba/odd mamba2/none mamba2/odd
 kimi_linear/layer-types kimi_linear/odd hyperclovax/none hyperclovax/no-post-norm sarvam_moe/none sarvam_moe/odd phi4mm/none phi4mm/odd mllama/none mllama/first-and-last exaone/llama3 exaone/odd bailing_moe/none bailing_moe/groups bailing_moe/odd
-gemma4_text/small-odd gemma4_text/mixture gemma4_text/mixture-small gemma4_text/save-whole-new
+gemma4_text/small-odd gemma4_text/mixture gemma4_text/mixture-small gemma4_text/save-whole-new gemma4_unified_text/none gemma4_unified_text/odd gemma4_unified_text/save-whole-new
 granitemoehybrid/none granitemoehybrid/no-positions vaultgemma/none helium/biases bitnet/none bitnet/odd jais2/none jais2/bias-missing minimax_m2/none minimax_m2/partial-new
 minimax_m2/save-raw dots1/groups solar_open/none flex_olmo/none mistral4/beta mistral4/groups youtu/none minicpm/none minicpm/scales-missing mimo/none
 gpt_oss/none gpt_oss/limit internlm2/none internlm2/odd internlm2/bias-mqa internlm3/qkv-bias internlm3/bias known/internlm2_5-7b-chat
@@ -341,7 +343,8 @@ gpt_bigcode/none gpt_bigcode/untied gpt_bigcode/odd-mha gptj/none gptj/odd codeg
 known/llama-3.2-1b known/qwen2.5-0.5b known/qwen3-0.6b known/phi-4-mini known/gemma-2b known/gemma-2-2b
 known/gemma-3-1b-it known/qwen3-coder-30b-a3b
 aya_vision/cohere2-head-kept cohere2_vision/cohere2-hub glm4v/glm4v_text-odd glm4v_moe/glm4v_moe_text-groups idefics3/llama-older internvl/qwen3_moe-raw lfm2_vl/lfm2-old
-llava/llama-few llava_next/mistral-hub llava_onevision/qwen2-tied-part ovis2/qwen2-raw perception_lm/llama-tied-part""".split()
+llava/llama-few llava_next/mistral-hub llava_onevision/qwen2-tied-part ovis2/qwen2-raw perception_lm/llama-tied-part
+exaone4_5/exaone4-hub glm46v/glm4v_moe_text-odd granite4_vision/granite4_vision_text-raw hyperclovax_vision_v2/hyperclovax-hub kimi_k25/deepseek_v3-hub minicpmv4_6/qwen3_5_text-odd qianfan_ocr/qwen3-hub""".split()
 
 
 def kept_tensors(model, config, folder):

@@ -16,6 +16,13 @@ WHOLE = {"architectures": ["Gemma4ForConditionalGeneration"], "model_type": "gem
          "image_token_id": 101, "tie_word_embeddings": True, "vision_config": VISION, "vision_soft_tokens_per_image": 280}
 
 
+# The model without inputs of layers or experts, beside which images and sound have no towers.
+UNIFIED = {"architectures": ["Gemma4UnifiedForCausalLM"], "model_type": "gemma4_unified_text", **{k: MISSING for k in (
+    "enable_moe_block", "hidden_size_per_layer_input", "moe_intermediate_size", "num_experts", "top_k_experts", "vocab_size_per_layer_input")}}
+UNIFIED_WHOLE = {**WHOLE, "architectures": ["Gemma4UnifiedForConditionalGeneration"], "model_type": "gemma4_unified",
+                 "vision_config": {"model_type": "gemma4_unified_vision", "mm_embed_dim": 16}}
+
+
 def full(**rope):
     return {"rope_parameters": {**ROPES, "full_attention": rope}}
 
@@ -104,6 +111,15 @@ def mixture():
                           "num_global_key_value_heads": 3, "intermediate_size": 69, "moe_intermediate_size": 21, "vocab_size": 97}
 
 
+def unified():
+    """Of those of dense(), and what its files say that its family takes for nothing."""
+    kept = ("none", "values", "by-layer", "no-cap", "untied", "types-missing", "window-one", "ropes-missing", "rope-half", "act-gelu", "odd")
+    yield from ((name, changes) for name, changes in dense() if name in kept)
+    yield "window-missing", {"sliding_window": MISSING}
+    yield "neutral", {"hidden_size_per_layer_input": 0, "enable_moe_block": False, "num_experts": None, "vocab_size_per_layer_input": None}
+    yield "shared", {"num_kv_shared_layers": 2, "use_double_wide_mlp": True}
+
+
 SAVES = [("f16", {"dtype": "float16"}), ("bf16", {"dtype": "bfloat16"}), ("sharded", {"shards": 3}), ("base", {"base": True}),
          ("tied-head-kept", {"keep_head": True}), ("raw", {"raw": True}), ("whole", {"whole": WHOLE, "prefix": "language_model.model."}),
          ("whole-new", {"whole": WHOLE, "prefix": "model.language_model."})]
@@ -120,6 +136,12 @@ def cases():
     for name, changes in mixture():
         config = {k: v for k, v in {**USUAL, **MIXTURE, **changes}.items() if v is not MISSING}
         yield "gemma4_text/" + name, "gemma4_text", config, {"ranks": 3} if name == "mixture-odd" else {}
+    for name, changes in unified():
+        config = {k: v for k, v in {**USUAL, **UNIFIED, **changes}.items() if v is not MISSING}
+        yield "gemma4_unified_text/" + name, "gemma4_unified_text", config, {"ranks": 3} if name == "odd" else {}
+    for name, prefix in (("whole", "language_model.model."), ("whole-new", "model.language_model.")):
+        config = {k: v for k, v in {**USUAL, **UNIFIED}.items() if v is not MISSING}
+        yield "gemma4_unified_text/save-" + name, "gemma4_unified_text", config, {"whole": UNIFIED_WHOLE, "prefix": prefix}
     for name, save in SAVES:  # all tied
         for kind, changes in (("", {}), ("small-", SMALL), ("mixture-", MIXTURE)):
             config = {k: v for k, v in {**USUAL, **changes, "tie_word_embeddings": True, "dtype": save.get("dtype", "float32")}.items() if v is not MISSING}

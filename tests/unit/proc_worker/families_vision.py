@@ -12,16 +12,20 @@ OUTSIDE = ("architectures", "torch_dtype", "transformers_version", "tie_word_emb
 GLM4V = {"hidden_size": 48, "head_dim": MISSING, "partial_rotary_factor": 0.5, "rope_scaling": {"rope_type": "default", "mrope_section": [1, 1, 1]}}
 
 
+OWN = {"lfm2": families_recurrent.LFM2, "qwen3_5_text": families_recurrent.QWEN3_5}
+
+
 def text(family, model_type=None, **changes):
     """What a language part says of itself: not what the whole says."""
-    usual = families_recurrent.LFM2 if family == "lfm2" else families_cases.config(family, {})
+    usual = OWN[family] if family in OWN else families_cases.config(family, {})
     config = {**{k: v for k, v in usual.items() if k not in OUTSIDE}, "model_type": model_type or family, **changes}
     return {k: v for k, v in config.items() if v is not MISSING}
 
 
 LLAVA_TEXT = {k: MISSING for k in ("num_key_value_heads", "attention_bias", "hidden_act", "mlp_bias", "pretraining_tp", "rope_scaling", "rope_theta")}
 TEXTS = {"llama": text("llama"), "mistral": text("mistral"), "qwen2": text("qwen2"), "qwen3": text("qwen3"), "qwen3_moe": text("qwen3_moe"),
-         "cohere2": text("cohere2"), "lfm2": text("lfm2"), "glm4v_text": text("glm4", "glm4v_text", **GLM4V),
+         "exaone4": text("exaone4"), "deepseek_v3": text("deepseek_v3"), "granite4_vision_text": text("granite", "granite4_vision_text"),
+         "hyperclovax": text("hyperclovax"), "qwen3_5_text": text("qwen3_5_text"), "cohere2": text("cohere2"), "lfm2": text("lfm2"), "glm4v_text": text("glm4", "glm4v_text", **GLM4V),
          "glm4v_moe_text": text("glm4_moe", "glm4v_moe_text", rope_scaling={"rope_type": "default", "mrope_section": [1, 1, 1]},
                                 num_nextn_predict_layers=MISSING)}
 # Of a part whose other fields are those of its configuration class.
@@ -38,6 +42,19 @@ WHOLES = {
     "aya_vision": ("AyaVision", {"image_token_index": 1, "vision_config": SIGLIP}, ["cohere2"]),
     "cohere2_vision": ("Cohere2Vision", {"image_token_id": 1, "vision_config": SIGLIP, "alignment_intermediate_size": 16}, ["cohere2"]),
     "glm4v": ("Glm4v", {"image_token_id": 1, "vision_config": GLM_VISION}, ["glm4v_text"]),
+    "exaone4_5": ("Exaone4_5_", {"image_token_id": 1, "vision_config": {**GLM_VISION, "num_key_value_heads": 2, "fullatt_block_indexes": [0]}}, ["exaone4"]),
+    "glm46v": ("Glm46V", {"image_token_id": 1, "vision_config": {**GLM_VISION, "model_type": "glm4v_vision"}}, ["glm4v_text", "glm4v_moe_text"]),
+    "got_ocr2": ("GotOcr2", {"image_token_index": 1, "vision_config": {**VISION, "output_channels": 8, "mlp_dim": 16, "global_attn_indexes": [0],
+                                                                       "window_size": 2}}, ["qwen2"]),
+    "granite4_vision": ("Granite4Vision", {"image_token_index": 1, "vision_config": {**SIGLIP, "hidden_size": 64}, "downsample_rate": "1/2",
+                                           "deepstack_layer_map": [[0, 0]], "spatial_target_layers": [1]}, ["granite4_vision_text"]),
+    "hyperclovax_vision_v2": ("HyperCLOVAXVisionV2", {"image_token_id": 1, "video_token_id": 0, "vision_config": {
+        **GLM_VISION, "model_type": "qwen2_5_vl_vision", "fullatt_block_indexes": [0]}}, ["hyperclovax"]),
+    "kimi_k25": ("Kimi_K25", {"image_token_id": 1, "video_token_id": 0, "projection_hidden_size": 16, "vision_config": VISION}, ["deepseek_v3"]),
+    "lighton_ocr": ("LightOnOcr", {"image_token_id": 1, "vision_config": {**VISION, "model_type": "pixtral", "head_dim": 8}}, ["qwen3"]),
+    "minicpmv4_6": ("MiniCPMV4_6", {"image_token_id": 1, "video_token_id": 0, "insert_layer_id": 0, "vision_config": {**VISION, "insert_layer_id": 0}},
+                    ["qwen3_5_text"]),
+    "qianfan_ocr": ("QianfanOCR", {"image_token_id": 1, "vision_config": {**VISION, "image_size": [28, 28], "patch_size": [14, 14]}}, ["qwen3"]),
     "glm4v_moe": ("Glm4vMoe", {"image_token_id": 1, "vision_config": GLM_VISION}, ["glm4v_moe_text"]),
     "idefics3": ("Idefics3", {"image_token_id": 1, "vision_config": VISION, "scale_factor": 2}, ["llama"]),
     "smolvlm": ("SmolVLM", {"image_token_id": 1, "vision_config": VISION, "scale_factor": 2}, ["llama"]),
@@ -52,7 +69,7 @@ WHOLES = {
     "perception_lm": ("PerceptionLM", {"image_token_id": 1, "vision_config": {**CLIP, "model_args": {"embed_dim": 16}}}, ["llama"]),
     "vipllava": ("VipLlava", {"image_token_index": 1, "vision_config": CLIP, "vision_feature_layers": [0, 0, 0, 0, 0]}, ["llama"]),
 }
-TIED = ("aya_vision", "cohere2_vision", "internvl", "lfm2_vl", "ovis2")  # where nobody says otherwise
+TIED = ("aya_vision", "cohere2_vision", "got_ocr2", "hyperclovax_vision_v2", "internvl", "kimi_k25", "lfm2_vl", "lighton_ocr", "ovis2")  # where nobody says otherwise
 
 
 def has(config):
@@ -62,6 +79,21 @@ def has(config):
 def of(config):
     """The language part, or the whole where it is none of these."""
     return config["text_config"] if has(config) else config
+
+
+# What save_pretrained writes otherwise than the Hub has it, and loads: where names of layers for images are like those of others.
+HUB = {"kimi_k25": [("language_model.model.blocks.", "language_model.model.layers.")],
+       "qianfan_ocr": [("language_model.model.encoder.layers.", "language_model.model.layers.")],
+       "hyperclovax_vision_v2": [("model.language_model.", "model.language_model.model."), ("language_model.model.lm_head.", "language_model.lm_head.")]}
+
+
+def on_hub(config, tensors):
+    """Names of the language part's tensors as files on the Hub have them."""
+    def name_of(name):
+        for saved, wanted in HUB.get(config["model_type"], []):
+            name = name.replace(saved, wanted)
+        return name
+    return {name_of(name): t for name, t in tensors.items()}
 
 
 def language(model):
@@ -92,8 +124,12 @@ def sparse(part):
 
 def odd(part):
     sizes = {"hidden_size": 60, "num_attention_heads": 6, "num_key_value_heads": 3, "intermediate_size": 69, "vocab_size": 97}
-    if part in ("glm4v_moe_text", "qwen3_moe"):
+    if part in ("glm4v_moe_text", "qwen3_moe", "deepseek_v3"):
         sizes["moe_intermediate_size"] = 21
+    if part == "deepseek_v3":
+        sizes.update(num_key_value_heads=6)
+    if part == "qwen3_5_text":
+        sizes.update(linear_num_key_heads=3, linear_num_value_heads=6)
     if part.startswith("glm4v"):
         sizes.update(partial_rotary_factor=0.8 if part == "glm4v_text" else 0.5)
         sizes.update(rope_scaling={"rope_type": "default", "mrope_section": [1, 2, 1] if part == "glm4v_text" else [1, 1, 1]})

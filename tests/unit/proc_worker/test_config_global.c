@@ -145,3 +145,15 @@ Test(config_global, what_is_not_computed_is_refused_by_name)
 	cr_assert_eq(model_shard_init(&shard, &c, 0, 3, &em), ERR_INVALID);
 	cr_assert(strstr(em.text, "2 KV heads (of layers without a window)"), "%s", em.text);
 }
+
+#define UNIFIED "Gemma4UnifiedForCausalLM"
+Test(config_global, the_unified_one_has_neither_inputs_of_layers_nor_experts)
+{
+	said_good(&c, UNIFIED, SIZES, "\"use_bidirectional_attention\": \"vision\"");
+	cr_assert(c.window == 1024 && c.input_width == 0 && c.experts == 0 && layers_with(LAYER_GLOBAL) == 32 && c.global_head_dim == 512 && c.tied_embeddings);
+	said_good(&c, UNIFIED, SIZES, PLAIN ", \"enable_moe_block\": false, \"sliding_window\": 8, \"num_kv_shared_layers\": 0");
+	cr_assert(c.window == 8);
+	said_refused(UNIFIED, SIZES, "\"hidden_size_per_layer_input\": 16, \"vocab_size_per_layer_input\": 64", ERR_UNSUPPORTED,
+		     "\"hidden_size_per_layer_input\" is set, which is not supported for " UNIFIED);
+	said_refused(UNIFIED, SIZES, MOE, ERR_UNSUPPORTED, "\"enable_moe_block\" is set, which is not supported for " UNIFIED);
+}

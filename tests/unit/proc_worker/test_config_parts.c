@@ -110,3 +110,29 @@ Test(config_parts, of_glm_4v_queries_have_biases_and_whole_heads_rotate_unless_i
 	refused("Glm4vForConditionalGeneration", "\"text_config\": {\"model_type\": \"glm4v_text\", \"attention_bias\": false}", ERR_UNSUPPORTED,
 		"\"attention_bias\" must be true");
 }
+
+Test(config_parts, parts_whose_types_have_two_names_are_of_the_same_family)
+{
+	static const char sizes[] = "\"vocab_size\": 64, \"hidden_size\": 48, \"intermediate_size\": 80, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, "
+				    "\"max_position_embeddings\": 128, \"rms_norm_eps\": 1e-6";
+	static const char latent[] = ", \"kv_lora_rank\": 24, \"q_lora_rank\": 20, \"qk_nope_head_dim\": 10, \"qk_rope_head_dim\": 6, \"v_head_dim\": 12, "
+				     "\"n_routed_experts\": 16, \"num_experts_per_tok\": 4, \"moe_intermediate_size\": 24";
+	static const struct {
+		const char *whole, *type, *family, *more;
+	} cases[] = {
+		{"Exaone4_5_ForConditionalGeneration", "exaone4", "Exaone4ForCausalLM", ", \"num_key_value_heads\": 2"},
+		{"Exaone4_5_ForConditionalGeneration", "exaone4_5_text", "Exaone4ForCausalLM", ", \"num_key_value_heads\": 2"},
+		{"KimiK25ForConditionalGeneration", "kimi_k2", "DeepseekV3ForCausalLM", latent},
+		{"KimiK25ForConditionalGeneration", "deepseek_v3", "DeepseekV3ForCausalLM", latent},
+		{"Kimi_K25ForConditionalGeneration", "kimi_k2", "DeepseekV3ForCausalLM", latent},
+		{"Glm46VForConditionalGeneration", "glm4v_text", "Glm4vTextModel", ""},
+	};
+
+	for (size_t i = 0; i < COUNT_OF(cases); i++) {
+		char more[1024];
+		snprintf(more, sizeof(more), "\"text_config\": {\"model_type\": \"%s\", %s%s}", cases[i].type, sizes, cases[i].more);
+		good(cases[i].whole, more);
+		cr_expect_str_eq(c.arch->name, cases[i].family);
+	}
+	refused("KimiK25ForConditionalGeneration", "\"text_config\": {\"model_type\": \"llama\"}", ERR_UNSUPPORTED, "'deepseek_v3' or 'kimi_k2', found 'llama'");
+}
