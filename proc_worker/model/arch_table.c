@@ -3,7 +3,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
 
 #include "proc_worker/model/arch_tensors_gpt_priv.h"
 #include "proc_worker/model/arch_tensors_priv.h"
@@ -427,71 +426,19 @@ static const struct arch ARCHS[] = {
 	 .own = {"first_k_dense_replace", "norm_topk_prob", "routed_scaling_factor", "use_expert_bias"},
 	 .recurrent = RECURRENT_CONV, .recurrent_layer = "conv", .kv_heads = 8, .rope_theta = 1000000, .norm_eps = 1e-5f,
 	 .router_sigmoid = true, .router_sum_plus = 1e-6f, .dense_layers = 2},
+	{"Qwen3OmniMoeTextModel", QWEN3, COUNT_OF(QWEN3), QWEN3_TRAITS | ARCH_EXPERTS_SOME,
+	 .own = {"interleaved"}, .part = true, .experts_norm = true, .kv_heads = 4, .rope_theta = 1000000},
 	{"Qwen3VLMoeTextModel", QWEN3_VL_MOE, COUNT_OF(QWEN3_VL_MOE), QWEN3_TRAITS | ARCH_EXPERTS_SOME,
 	 .part = true, .whole_experts = true, .experts_norm = true, .kv_heads = 16, .rope_theta = 500000},
 	{"Glm4vTextModel", GLM4, COUNT_OF(GLM4), ARCH_ATTENTION_BIAS | ARCH_PARTIAL_ROTARY,
 	 .own = {"attention_bias"}, .part = true, .interleaved = true, .kv_heads = 2, .rope_theta = 10000, .norm_eps = 1e-5f, .attention_bias = true},
+	{"GlmOcrTextModel", GLM4, COUNT_OF(GLM4), ARCH_PARTIAL_ROTARY,
+	 .own = {"num_nextn_predict_layers"}, .part = true, .interleaved = true, .kv_heads = 8, .rope_theta = 10000, .norm_eps = 1e-5f},
+	{"PaddleOCRTextModel", LLAMA, COUNT_OF(LLAMA), ARCH_USE_BIAS | ARCH_TIED, .part = true, .head_dim = 128, .kv_heads = 2, .rope_theta = 500000, .norm_eps = 1e-5f},
 	{"Glm4vMoeTextModel", GLM4_MOE, COUNT_OF(GLM4_MOE), ARCH_ATTENTION_BIAS | ARCH_PARTIAL_ROTARY | ARCH_EXPERTS_OWN, GLM4_MOE_MEMBERS,
 	 .part = true, .attention_bias = true},
 	{"MllamaTextModel", LLAMA, COUNT_OF(LLAMA), 0, .own = {"cross_attention_layers"}, .part = true, .kv_heads = 8, .rope_theta = 500000,
 	 .norm_eps = 1e-5f},
-};
-
-static const struct {
-	const char *name, *model_type, *text;
-	bool either; /* "tie_word_embeddings" is true where the part says so, whatever the whole does */
-	bool headless; /* where the whole does not say it, embeddings are tied in files without an lm_head */
-} TEXT_PARTS[] = {
-	{"AyaVisionForConditionalGeneration", "cohere2", "Cohere2ForCausalLM", .headless = true},
-	{"Cohere2VisionForConditionalGeneration", "cohere2", "Cohere2ForCausalLM", .headless = true},
-	{"Exaone4_5_ForConditionalGeneration", "exaone4", "Exaone4ForCausalLM"},
-	{"Exaone4_5_ForConditionalGeneration", "exaone4_5_text", "Exaone4ForCausalLM"},
-	{"Gemma3ForConditionalGeneration", "gemma3_text", "Gemma3ForCausalLM"},
-	{"Gemma3nForConditionalGeneration", "gemma3n_text", "Gemma3nForCausalLM"},
-	{"Gemma4ForConditionalGeneration", "gemma4_text", "Gemma4ForCausalLM"},
-	{"Glm4vForConditionalGeneration", "glm4v_text", "Glm4vTextModel", .either = true},
-	{"Glm4vMoeForConditionalGeneration", "glm4v_moe_text", "Glm4vMoeTextModel", .either = true},
-	{"Gemma4UnifiedForConditionalGeneration", "gemma4_unified_text", "Gemma4UnifiedForCausalLM"},
-	{"Glm46VForConditionalGeneration", "glm4v_text", "Glm4vTextModel"},
-	{"Glm46VForConditionalGeneration", "glm4v_moe_text", "Glm4vMoeTextModel"},
-	{"GotOcr2ForConditionalGeneration", "qwen2", "Qwen2ForCausalLM", .headless = true},
-	{"Granite4VisionForConditionalGeneration", "granite4_vision_text", "GraniteForCausalLM"},
-	{"HyperCLOVAXVisionV2ForConditionalGeneration", "hyperclovax", "HyperCLOVAXForCausalLM", .headless = true},
-	{"Idefics3ForConditionalGeneration", "llama", "LlamaForCausalLM"},
-	{"InternVLForConditionalGeneration", "qwen2", "Qwen2ForCausalLM", .headless = true},
-	{"InternVLForConditionalGeneration", "qwen3", "Qwen3ForCausalLM", .headless = true},
-	{"InternVLForConditionalGeneration", "qwen3_moe", "Qwen3MoeForCausalLM", .headless = true},
-	{"InternVLForConditionalGeneration", "llama", "LlamaForCausalLM", .headless = true},
-	{"KimiK25ForConditionalGeneration", "deepseek_v3", "DeepseekV3ForCausalLM", .headless = true},
-	{"KimiK25ForConditionalGeneration", "kimi_k2", "DeepseekV3ForCausalLM", .headless = true},
-	{"Kimi_K25ForConditionalGeneration", "deepseek_v3", "DeepseekV3ForCausalLM", .headless = true},
-	{"Kimi_K25ForConditionalGeneration", "kimi_k2", "DeepseekV3ForCausalLM", .headless = true},
-	{"Lfm2VlForConditionalGeneration", "lfm2", "Lfm2ForCausalLM", .headless = true},
-	{"Llama4ForConditionalGeneration", "llama4_text", "Llama4ForCausalLM"},
-	{"LightOnOcrForConditionalGeneration", "qwen3", "Qwen3ForCausalLM", .headless = true},
-	{"LlavaForConditionalGeneration", "llama", "LlamaForCausalLM", .either = true},
-	{"LlavaForConditionalGeneration", "mistral", "MistralForCausalLM", .either = true},
-	{"LlavaForConditionalGeneration", "qwen2", "Qwen2ForCausalLM", .either = true},
-	{"LlavaNextForConditionalGeneration", "llama", "LlamaForCausalLM"},
-	{"LlavaNextForConditionalGeneration", "mistral", "MistralForCausalLM"},
-	{"LlavaNextForConditionalGeneration", "qwen2", "Qwen2ForCausalLM"},
-	{"LlavaOnevisionForConditionalGeneration", "qwen2", "Qwen2ForCausalLM", .either = true},
-	{"MiniCPMV4_6ForConditionalGeneration", "qwen3_5_text", "Qwen3_5ForCausalLM"},
-	{"Mistral3ForConditionalGeneration", "mistral", "MistralForCausalLM"},
-	{"Mistral3ForConditionalGeneration", "ministral3", "Ministral3ForCausalLM"},
-	{"Mistral3ForConditionalGeneration", "mistral4", "Mistral4ForCausalLM"},
-	{"MllamaForConditionalGeneration", "mllama_text_model", "MllamaTextModel"},
-	{"Ovis2ForConditionalGeneration", "qwen2", "Qwen2ForCausalLM", .headless = true},
-	{"PerceptionLMForConditionalGeneration", "llama", "LlamaForCausalLM"},
-	{"QianfanOCRForConditionalGeneration", "qwen3", "Qwen3ForCausalLM"},
-	{"Qwen2VLForConditionalGeneration", "qwen2_vl_text", "Qwen2ForCausalLM", .either = true},
-	{"Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl_text", "Qwen2ForCausalLM", .either = true},
-	{"Qwen3_5ForConditionalGeneration", "qwen3_5_text", "Qwen3_5ForCausalLM"},
-	{"Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe_text", "Qwen3_5MoeForCausalLM"},
-	{"Qwen3VLForConditionalGeneration", "qwen3_vl_text", "Qwen3ForCausalLM"},
-	{"Qwen3VLMoeForConditionalGeneration", "qwen3_vl_moe_text", "Qwen3VLMoeTextModel"},
-	{"SmolVLMForConditionalGeneration", "llama", "LlamaForCausalLM"},
-	{"VipLlavaForConditionalGeneration", "llama", "LlamaForCausalLM"},
 };
 /* clang-format on */
 
@@ -511,38 +458,6 @@ const char *arch_field_in_file(const struct arch *a, const char *here)
 	return here;
 }
 
-bool arch_ties_either(const char *name)
-{
-	for (size_t i = 0; i < COUNT_OF(TEXT_PARTS); i++)
-		if (TEXT_PARTS[i].either && !strcmp(TEXT_PARTS[i].name, name))
-			return true;
-	return false;
-}
-
-bool arch_ties_headless(const char *name)
-{
-	for (size_t i = 0; i < COUNT_OF(TEXT_PARTS); i++)
-		if (TEXT_PARTS[i].headless && !strcmp(TEXT_PARTS[i].name, name))
-			return true;
-	return false;
-}
-
-const struct arch *arch_find_text_part(const char *name, const char *model_type, char *known, size_t bytes)
-{
-	size_t used = 0;
-
-	known[0] = 0;
-	for (size_t i = 0; i < COUNT_OF(TEXT_PARTS); i++) {
-		if (strcmp(TEXT_PARTS[i].name, name) != 0)
-			continue;
-		if (!model_type || !strcmp(TEXT_PARTS[i].model_type, model_type))
-			return arch_find(TEXT_PARTS[i].text);
-		if (used < bytes)
-			used += (size_t)snprintf(known + used, bytes - used, "%s'%s'", used ? " or " : "", TEXT_PARTS[i].model_type);
-	}
-	return NULL;
-}
-
 const struct arch *arch_find(const char *name)
 {
 	for (size_t i = 0; i < COUNT_OF(ARCHS); i++)
@@ -551,118 +466,9 @@ const struct arch *arch_find(const char *name)
 	return NULL;
 }
 
-/* `name` without `suffix`, which all names of a table have, behind a comma where it is not the first. */
-static size_t append_name(char *out, size_t bytes, size_t used, const char *name, const char *suffix, bool first)
+const char *arch_name_at(size_t i)
 {
-	if (used >= bytes)
-		return used;
-	return used + (size_t)snprintf(out + used, bytes - used, "%s%.*s", first ? "" : ", ",
-				       (int)(strlen(name) - strlen(suffix)), name);
-}
-
-static bool ends_in(const char *name, const char *suffix)
-{
-	size_t bytes = strlen(name), end = strlen(suffix);
-
-	return bytes >= end && !strcmp(name + bytes - end, suffix);
-}
-
-enum { ALIKE_MAX = 32 /* names that begin alike */ };
-
-/* Whether a name is that of an earlier one, or another spelling of it. */
-static bool said_before(const char *const names[], size_t i)
-{
-	for (size_t j = 0; j < i; j++)
-		if (!strcasecmp(names[j], names[i]))
-			return true;
-	return false;
-}
-
-/* How long a name is without the suffix and the digits before it, unless hardly anything is left. */
-static size_t stem_of(const char *name, const char *suffix)
-{
-	enum { SHORT = 3 };
-	const size_t whole = strlen(name) - strlen(suffix);
-	size_t stem = whole;
-
-	while (stem > 0 && name[stem - 1] >= '0' && name[stem - 1] <= '9')
-		stem--;
-	return stem > SHORT ? stem : whole;
-}
-
-/* Of the names whose stems name `i` begins with the one of the shortest, the first of several: itself, if there is no other. */
-static size_t root_of(const char *const names[], size_t count, size_t i, const char *suffix)
-{
-	size_t root = i, shortest = stem_of(names[i], suffix);
-
-	for (size_t j = 0; j < count; j++) {
-		const size_t stem = stem_of(names[j], suffix);
-		if (strncmp(names[j], names[i], stem) == 0 && (stem < shortest || (stem == shortest && j < root))) {
-			root = j;
-			shortest = stem;
-		}
-	}
-	return root;
-}
-
-/* What begins like name `root`: "Mamba[2]" are Mamba and Mamba2, "InternLM{2,3}" InternLM2 and InternLM3. */
-static size_t append_alike(char *out, size_t bytes, size_t used, const char *const names[], size_t count, size_t root, const char *suffix)
-{
-	const size_t stem = stem_of(names[root], suffix);
-	size_t ends[ALIKE_MAX], alike = 0;
-	bool alone = false; /* the stem is a name */
-
-	for (size_t i = 0; i < count; i++) {
-		if (root_of(names, count, i, suffix) != root || said_before(names, i))
-			continue;
-		alone |= strlen(names[i]) - strlen(suffix) == stem;
-		if (strlen(names[i]) - strlen(suffix) != stem && alike < ALIKE_MAX)
-			ends[alike++] = i;
-	}
-	used = append_name(out, bytes, used, names[root], names[root] + stem, true);
-	for (size_t k = 0; k < alike; k++) {
-		if (alone || alike > 1)
-			used = append_name(out, bytes, used, k ? "," : alone ? "[" : "{", "", true);
-		used = append_name(out, bytes, used, names[ends[k]] + stem, suffix, true);
-	}
-	return alike == 0 || (!alone && alike == 1) ? used : append_name(out, bytes, used, alone ? "]" : "}", "", true);
-}
-
-/* All of them, for they have to fit into an error: those that begin alike together. */
-static size_t append_names(char *out, size_t bytes, size_t used, const char *const names[], size_t count, const char *suffix)
-{
-	bool first = true;
-
-	for (size_t i = 0; i < count; i++) {
-		if (root_of(names, count, i, suffix) != i || said_before(names, i))
-			continue;
-		used = append_name(out, bytes, used, "", "", first);
-		used = append_alike(out, bytes, used, names, count, i, suffix);
-		first = false;
-	}
-	return used;
-}
-
-void arch_names(char *out, size_t bytes, const char *like)
-{
-	static const char causal[] = "ForCausalLM", parts[] = "ForConditionalGeneration";
-	const bool whole = ends_in(like, parts);
-	const char *names[COUNT_OF(ARCHS) + COUNT_OF(TEXT_PARTS)], *suffix = whole ? parts : causal;
-	size_t count = 0, used = append_name(out, bytes, 0, "{", "", true);
-
-	for (size_t i = 0; whole && i < COUNT_OF(TEXT_PARTS); i++)
-		names[count++] = TEXT_PARTS[i].name;
-	for (size_t i = 0; !whole && i < COUNT_OF(ARCHS); i++)
-		if (ends_in(ARCHS[i].name, causal))
-			names[count++] = ARCHS[i].name;
-	used = append_names(out, bytes, used, names, count, suffix);
-	used = append_name(out, bytes, used, "}", "", true);
-	used = append_name(out, bytes, used, suffix, "", true);
-	for (size_t i = 0; !whole && i < COUNT_OF(ARCHS); i++)
-		if (!ends_in(ARCHS[i].name, causal) && !ARCHS[i].part)
-			used = append_name(out, bytes, used, ARCHS[i].name, "", false);
-	if (used < bytes)
-		snprintf(out + used, bytes - used, "; every %s as well that docs/ADDING_A_MODEL.md names", whole ? causal : parts);
+	return i < COUNT_OF(ARCHS) ? ARCHS[i].name : NULL;
 }
 
 void arch_tensor_name(char *out, size_t bytes, const struct arch_tensor *t, u32 layer, u32 expert)

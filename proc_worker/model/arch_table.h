@@ -4,6 +4,8 @@
 #ifndef TERCET_PROC_WORKER_MODEL_ARCH_TABLE_H
 #define TERCET_PROC_WORKER_MODEL_ARCH_TABLE_H
 
+#include <stddef.h>
+
 #include "common/types.h"
 #include "kernels/kernels.h"
 
@@ -410,6 +412,8 @@ const char *arch_field_in_file(const struct arch *a, const char *here);
 bool arch_ties_either(const char *name);
 /* Whether embeddings of a model of that name are tied where its whole does not say it, if the files have no lm_head. */
 bool arch_ties_headless(const char *name);
+/* Whether a model of that name has in "thinker_config" what others say of their parts themselves. */
+bool arch_thinks(const char *name);
 /* Of a model that also has parts for images the language part, which alone is computed: "text_config" describes it, with
  * `model_type`; Qwen's older files have its fields beside "vision_config" instead (NULL: the first kind that there is).
  * NULL: `name` is no such model, or has no such part; which it may have is in `known`, "" if it is no such model. */
@@ -417,6 +421,9 @@ const struct arch *arch_find_text_part(const char *name, const char *model_type,
 /* The names of all that end as `like` does, "{Llama[4], ..., InternLM{2,3}, ...}ForCausalLM" or "{...}ForConditionalGeneration", into `out`, and where the
  * others are: those that begin alike stand together, in [] beside the one that all begin with, in {} where that is none itself. */
 void arch_names(char *out, size_t bytes, const char *like);
+/* The name of row `i` of the table, and of that of models of several parts; NULL behind the last one. */
+const char *arch_name_at(size_t i);
+const char *arch_part_name_at(size_t i);
 /* The tensor's name in `layer` and for `expert`, into `out`. */
 void arch_tensor_name(char *out, size_t bytes, const struct arch_tensor *t, u32 layer, u32 expert);
 

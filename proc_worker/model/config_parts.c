@@ -30,11 +30,16 @@ static const struct {
 };
 /* clang-format on */
 
+json_val config_thinker(json_val whole)
+{
+	return arch_thinks(json_cstr(json_at(json_get(whole, "architectures"), 0), "")) ? json_get(whole, "thinker_config") : whole;
+}
+
 enum err config_read_text_part(struct model_config *c, json_val *text, const char *name, const char *known,
 			       struct err_msg *em)
 {
 	char types[128];
-	json_val part = json_get(*text, "text_config");
+	json_val part = json_get(config_thinker(*text), "text_config");
 
 	if (!json_present(part) && json_present(json_get(*text, "hidden_size")))
 		c->arch = arch_find_text_part(name, NULL, types, sizeof(types));
@@ -105,10 +110,11 @@ enum err config_read_tied(struct model_config *c, json_val whole, json_val text,
 {
 	static const char name[] = "tie_word_embeddings";
 	const char *model = json_cstr(json_at(json_get(whole, "architectures"), 0), "");
-	const bool in_text = json_present(json_get(text, name)), in_whole = json_present(json_get(whole, name));
+	const bool in_text = json_present(json_get(text, name)), in_whole = json_present(json_get(config_thinker(whole), name));
 	const bool usual = c->arch->traits & ARCH_TIED;
 	bool of_text = usual;
 
+	whole = config_thinker(whole);
 	enum err e = config_may_bool(text, name, usual, &of_text, em);
 	if (!e)
 		e = config_may_bool(whole, name, of_text, &c->tied_embeddings, em);

@@ -61,6 +61,9 @@ MUST_CHECK enum err config_check_fields(const struct arch *arch, json_val v, str
 /* Leaves the layers out that "cross_attention_layers" has: `left_out`, and `layers` are the others. ERR_FORMAT, ERR_INVALID. */
 MUST_CHECK enum err config_leave_out(struct model_config *c, json_val v, struct err_msg *em);
 
+/* Of a model of several parts what describes those that read: of most the whole, of some that also speak its "thinker_config". */
+json_val config_thinker(json_val whole);
+
 /* "sliding_window" and what says which layers have it, "layer_types", "no_rope_layers"; with `c` filled up to the sizes:
  * fills c->window and flags of layers. */
 MUST_CHECK enum err config_read_windows(struct model_config *c, json_val v, struct err_msg *em);

@@ -54,6 +54,7 @@ static const struct {
 	/* Pairs that turn by the place in an image or film: that of text is one number, by which all turn. */
 	{"mrope_section", KIND(ROPE_PLAIN)},
 	{"mrope_interleaved", KIND(ROPE_PLAIN)},
+	{"interleaved", KIND(ROPE_PLAIN)}, /* how files of one family call that as well */
 	{"short_factor", LONGROPE},
 	{"long_factor", LONGROPE},
 	{"short_mscale", LONGROPE},
@@ -67,7 +68,7 @@ static bool key_may_be(const struct arch *arch, const char *key, enum rope_kind 
 
 	if (queries && !arch_has_own(arch, "llama_4_scaling_beta"))
 		return false;
-	if (!strcmp(key, "alpha") && !arch_has_own(arch, key))
+	if ((!strcmp(key, "alpha") || !strcmp(key, "interleaved")) && !arch_has_own(arch, key))
 		return false;
 	if ((!strcmp(key, "short_mscale") || !strcmp(key, "long_mscale")) && !arch_has_own(arch, "short_mscale"))
 		return false;

@@ -67,6 +67,8 @@ static enum err finish(struct additions *a, enum err e, struct err_msg *em)
 static const struct {
 	const char *file, *wanted;
 } PREFIXES[] = {
+	{"thinker.model.", "model."},
+	{"thinker.lm_head.", "lm_head."},
 	{"model.language_model.model.", "model."},
 	{"model.language_model.lm_head.", "lm_head."},
 	{"model.language_model.", "model."},

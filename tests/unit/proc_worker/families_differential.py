@@ -139,6 +139,9 @@ def hub_tensors(model, folder):
 
 def written(config, save):
     """config.json of the checkpoint."""
+    if "talks" in save:
+        return {"architectures": [save["talks"] + "ForConditionalGeneration"], "model_type": config["model_type"].removesuffix("_thinker"),
+                "enable_audio_output": True, "thinker_config": {k: v for k, v in config.items() if k != "architectures"}}
     if "whole" not in save:
         return {k: v for k, v in config.items() if k != save.get("unsaid")}
     outside = ("architectures", "torch_dtype", "eos_token_id", "transformers_version")
@@ -158,6 +161,8 @@ def write(model, config, save, folder):
         tensors = families_standins.to_file(config, tensors)
     if not save.get("raw") and (save.get("shards", 1) == 1 or config["model_type"] != "hyperclovax_vision_v2"):
         tensors = families_vision.on_hub(config, tensors)
+    if "talks" in save:
+        tensors = {"thinker." + k: v for k, v in tensors.items()}
     if config["model_type"] == "kimi_linear" and save.get("named") != "transformers":
         tensors = {families_recurrent.kimi_name(k): v for k, v in tensors.items()}
     if save.get("extra"):
@@ -344,7 +349,8 @@ known/llama-3.2-1b known/qwen2.5-0.5b known/qwen3-0.6b known/phi-4-mini known/ge
 known/gemma-3-1b-it known/qwen3-coder-30b-a3b
 aya_vision/cohere2-head-kept cohere2_vision/cohere2-hub glm4v/glm4v_text-odd glm4v_moe/glm4v_moe_text-groups idefics3/llama-older internvl/qwen3_moe-raw lfm2_vl/lfm2-old
 llava/llama-few llava_next/mistral-hub llava_onevision/qwen2-tied-part ovis2/qwen2-raw perception_lm/llama-tied-part
-exaone4_5/exaone4-hub glm46v/glm4v_moe_text-odd granite4_vision/granite4_vision_text-raw hyperclovax_vision_v2/hyperclovax-hub kimi_k25/deepseek_v3-hub minicpmv4_6/qwen3_5_text-odd qianfan_ocr/qwen3-hub""".split()
+exaone4_5/exaone4-hub glm46v/glm4v_moe_text-odd granite4_vision/granite4_vision_text-raw hyperclovax_vision_v2/hyperclovax-hub kimi_k25/deepseek_v3-hub minicpmv4_6/qwen3_5_text-odd qianfan_ocr/qwen3-hub
+glm_ocr/glm_ocr_text-odd granite_docling/granite_docling_text-hub paddleocr_vl/paddleocr_vl_text-odd qwen2_5_omni_thinker/qwen2_5_omni_text-talks qwen3_omni_moe_thinker/qwen3_omni_moe_text-talks""".split()
 
 
 def kept_tensors(model, config, folder):
@@ -352,7 +358,7 @@ def kept_tensors(model, config, folder):
     which parameter's values it begins."""
     found = {}
     for name, t in sorted(load_file(folder / "model.safetensors").items()):
-        if name.startswith("vision_tower.") or families_vision.has(config) and not any(k in name for k in ("language_model", "text_model", "lm_head")):
+        if name.startswith("vision_tower.") or families_vision.has(config) and not families_vision.is_language(name):
             continue
         if families_standins.has(config):
             source = name.replace("model.language_model.", "model.")  # as part of a whole

@@ -1,6 +1,8 @@
 """Small models of several parts whose language parts are families of their own, for families_differential.py: config.json is the whole's, the
 reference the whole model, which is given text alone. Files have the tensors under the names that the Hub has (save_pretrained writes these), or under
 those that transformers has in memory."""
+import re
+
 import families_cases
 import families_recurrent
 from families_fields import LLAMA3, MISSING
@@ -24,7 +26,13 @@ def text(family, model_type=None, **changes):
 
 LLAVA_TEXT = {k: MISSING for k in ("num_key_value_heads", "attention_bias", "hidden_act", "mlp_bias", "pretraining_tp", "rope_scaling", "rope_theta")}
 TEXTS = {"llama": text("llama"), "mistral": text("mistral"), "qwen2": text("qwen2"), "qwen3": text("qwen3"), "qwen3_moe": text("qwen3_moe"),
-         "exaone4": text("exaone4"), "deepseek_v3": text("deepseek_v3"), "granite4_vision_text": text("granite", "granite4_vision_text"),
+         "exaone4": text("exaone4"), "deepseek_v3": text("deepseek_v3"), "granite4_vision_text": text("granite", "granite4_vision_text"), "granite_docling_text": text("granite", "granite_docling_text", pad_token_id=0),
+         "glm_ocr_text": text("glm4", "glm_ocr_text", **{**GLM4V, "head_dim": 12, "partial_rotary_factor": MISSING, "attention_bias": False,
+                                                          "rope_scaling": {"rope_type": "default", "mrope_section": [2, 2, 2]}}),
+         "paddleocr_vl_text": text("ernie4_5", "paddleocr_vl_text", rope_scaling={"rope_type": "default", "mrope_section": [2, 2, 2]}),
+         "qwen2_5_omni_text": text("qwen2", "qwen2_5_omni_text", rope_scaling={"rope_type": "default", "type": "default", "mrope_section": [1, 2, 2]}),
+         "qwen3_omni_moe_text": text("qwen3_moe", "qwen3_omni_moe_text", use_qk_norm=True, shared_expert_intermediate_size=0, rope_scaling={
+             "rope_type": "default", "type": "default", "interleaved": True, "mrope_interleaved": True, "mrope_section": [2, 2, 2]}),
          "hyperclovax": text("hyperclovax"), "qwen3_5_text": text("qwen3_5_text"), "cohere2": text("cohere2"), "lfm2": text("lfm2"), "glm4v_text": text("glm4", "glm4v_text", **GLM4V),
          "glm4v_moe_text": text("glm4_moe", "glm4v_moe_text", rope_scaling={"rope_type": "default", "mrope_section": [1, 1, 1]},
                                 num_nextn_predict_layers=MISSING)}
@@ -34,6 +42,9 @@ SPARSE = {"llama": {"num_key_value_heads": 4}, "mistral": {"sliding_window": Non
           "glm4v_text": {"rope_scaling": {"rope_type": "default", "mrope_section": [1, 1, 0]}},
           "glm4v_moe_text": {"head_dim": 8, "rope_scaling": {"rope_type": "default", "mrope_section": [1, 1, 0]}, "num_hidden_layers": 2}}
 SPARSE_WIDTH = {"cohere2": 256, "glm4v_text": 128, "glm4v_moe_text": 96}
+# As they are saved beside a part that speaks.
+TALKERS = {"qwen2_5_omni_thinker": "Qwen2_5Omni", "qwen3_omni_moe_thinker": "Qwen3OmniMoe"}
+OMNI_AUDIO = {"d_model": 16, "encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 16, "num_mel_bins": 8, "output_dim": 40}
 OLDER = {"rope_scaling": None, "neftune_noise_alpha": 0.0, "perceiver_config": {"model_type": "vllama3", "qk_layer_norms_perceiver": False},
          "pixel_shuffle_factor": 2, "qk_layer_norms": False, "rope_interleaved": False, "use_resampler": False}
 
@@ -44,16 +55,26 @@ WHOLES = {
     "glm4v": ("Glm4v", {"image_token_id": 1, "vision_config": GLM_VISION}, ["glm4v_text"]),
     "exaone4_5": ("Exaone4_5_", {"image_token_id": 1, "vision_config": {**GLM_VISION, "num_key_value_heads": 2, "fullatt_block_indexes": [0]}}, ["exaone4"]),
     "glm46v": ("Glm46V", {"image_token_id": 1, "vision_config": {**GLM_VISION, "model_type": "glm4v_vision"}}, ["glm4v_text", "glm4v_moe_text"]),
+    "glm_ocr": ("GlmOcr", {"image_token_id": 1, "vision_config": GLM_VISION}, ["glm_ocr_text"]),
+    "paddleocr_vl": ("PaddleOCRVL", {"image_token_id": 1, "video_token_id": 0, "vision_config": VISION}, ["paddleocr_vl_text"]),
     "got_ocr2": ("GotOcr2", {"image_token_index": 1, "vision_config": {**VISION, "output_channels": 8, "mlp_dim": 16, "global_attn_indexes": [0],
                                                                        "window_size": 2}}, ["qwen2"]),
     "granite4_vision": ("Granite4Vision", {"image_token_index": 1, "vision_config": {**SIGLIP, "hidden_size": 64}, "downsample_rate": "1/2",
                                            "deepstack_layer_map": [[0, 0]], "spatial_target_layers": [1]}, ["granite4_vision_text"]),
+    "granite_docling": ("GraniteDocling", {"image_token_id": 1, "pad_token_id": 0, "vision_config": {**VISION, "image_size": 112, "out_hidden_size": 40, "scale_factor": 2,
+                                                                                  "deepstack_visual_indexes": [0]}}, ["granite_docling_text"]),
     "hyperclovax_vision_v2": ("HyperCLOVAXVisionV2", {"image_token_id": 1, "video_token_id": 0, "vision_config": {
         **GLM_VISION, "model_type": "qwen2_5_vl_vision", "fullatt_block_indexes": [0]}}, ["hyperclovax"]),
     "kimi_k25": ("Kimi_K25", {"image_token_id": 1, "video_token_id": 0, "projection_hidden_size": 16, "vision_config": VISION}, ["deepseek_v3"]),
     "lighton_ocr": ("LightOnOcr", {"image_token_id": 1, "vision_config": {**VISION, "model_type": "pixtral", "head_dim": 8}}, ["qwen3"]),
     "minicpmv4_6": ("MiniCPMV4_6", {"image_token_id": 1, "video_token_id": 0, "insert_layer_id": 0, "vision_config": {**VISION, "insert_layer_id": 0}},
                     ["qwen3_5_text"]),
+    "qwen2_5_omni_thinker": ("Qwen2_5OmniThinker", {
+        "image_token_index": 1, "video_token_index": 0, "audio_token_index": 2, "vision_config": {**GLM_VISION, "fullatt_block_indexes": [0]},
+        "audio_config": OMNI_AUDIO}, ["qwen2_5_omni_text"]),
+    "qwen3_omni_moe_thinker": ("Qwen3OmniMoeThinker", {
+        "image_token_id": 1, "video_token_id": 0, "audio_token_id": 2, "vision_config": {**GLM_VISION, "deepstack_visual_indexes": [0]},
+        "audio_config": {**OMNI_AUDIO, "downsample_hidden_size": 8}}, ["qwen3_omni_moe_text"]),
     "qianfan_ocr": ("QianfanOCR", {"image_token_id": 1, "vision_config": {**VISION, "image_size": [28, 28], "patch_size": [14, 14]}}, ["qwen3"]),
     "glm4v_moe": ("Glm4vMoe", {"image_token_id": 1, "vision_config": GLM_VISION}, ["glm4v_moe_text"]),
     "idefics3": ("Idefics3", {"image_token_id": 1, "vision_config": VISION, "scale_factor": 2}, ["llama"]),
@@ -69,7 +90,7 @@ WHOLES = {
     "perception_lm": ("PerceptionLM", {"image_token_id": 1, "vision_config": {**CLIP, "model_args": {"embed_dim": 16}}}, ["llama"]),
     "vipllava": ("VipLlava", {"image_token_index": 1, "vision_config": CLIP, "vision_feature_layers": [0, 0, 0, 0, 0]}, ["llama"]),
 }
-TIED = ("aya_vision", "cohere2_vision", "got_ocr2", "hyperclovax_vision_v2", "internvl", "kimi_k25", "lfm2_vl", "lighton_ocr", "ovis2")  # where nobody says otherwise
+TIED = ("aya_vision", "cohere2_vision", "got_ocr2", "granite_docling", "hyperclovax_vision_v2", "internvl", "kimi_k25", "lfm2_vl", "lighton_ocr", "ovis2", "paddleocr_vl")  # where nobody says otherwise
 
 
 def has(config):
@@ -94,6 +115,11 @@ def on_hub(config, tensors):
             name = name.replace(saved, wanted)
         return name
     return {name_of(name): t for name, t in tensors.items()}
+
+
+def is_language(name):
+    """Whether a tensor of that name, in a file, is the language part's."""
+    return any(k in name for k in ("language_model", "text_model", "lm_head")) or re.match(r"(thinker\.)?model\.(layers|embed_tokens|norm)\.", name)
 
 
 def language(model):
@@ -124,10 +150,18 @@ def sparse(part):
 
 def odd(part):
     sizes = {"hidden_size": 60, "num_attention_heads": 6, "num_key_value_heads": 3, "intermediate_size": 69, "vocab_size": 97}
-    if part in ("glm4v_moe_text", "qwen3_moe", "deepseek_v3"):
+    if part in ("glm4v_moe_text", "qwen3_moe", "deepseek_v3", "qwen3_omni_moe_text"):
         sizes["moe_intermediate_size"] = 21
+    if part == "qwen2_5_omni_text":
+        sizes.update(rope_scaling={"rope_type": "default", "type": "default", "mrope_section": [1, 2, 2]})
+    if part == "paddleocr_vl_text":
+        sizes.update(rope_scaling={"rope_type": "default", "mrope_section": [2, 2, 2]})
+    if part == "glm_ocr_text":
+        sizes.update(partial_rotary_factor=0.5, head_dim=20, rope_scaling={"rope_type": "default", "mrope_section": [2, 2, 1]})
     if part == "deepseek_v3":
         sizes.update(num_key_value_heads=6)
+    if part == "granite_docling_text":
+        sizes.update(hidden_size=60)
     if part == "qwen3_5_text":
         sizes.update(linear_num_key_heads=3, linear_num_value_heads=6)
     if part.startswith("glm4v"):
@@ -148,6 +182,9 @@ def variants(model_type, part):
         yield "tied-part", whole(model_type, {**usual, "tie_word_embeddings": True}), {}
     if model_type == "perception_lm":
         yield "tied-part", whole(model_type, {**usual, "tie_word_embeddings": True}, tie_word_embeddings=MISSING), {}
+    if model_type in TALKERS:
+        yield "talks", whole(model_type, usual), {"talks": TALKERS[model_type]}
+        yield "talks-tied", whole(model_type, usual, tie_word_embeddings=True), {"talks": TALKERS[model_type]}
     if model_type in ("idefics3", "smolvlm"):
         yield "older", whole(model_type, {**usual, **OLDER}), {}
         yield "tied", whole(model_type, usual, tie_word_embeddings=True), {"raw": True}
@@ -169,13 +206,18 @@ def variants(model_type, part):
         yield "llama3", whole(model_type, {**usual, "rope_scaling": LLAMA3}), {}
 
 
+# What wholes say of their parts' sizes.
+WIDE = {"ovis2": {"vocab_size": 97, "hidden_size": 60},
+        "granite_docling": {"vision_config": {**WHOLES["granite_docling"][1]["vision_config"], "out_hidden_size": 60}}}
+
+
 def cases():
     """As families_cases.cases."""
     for model_type, (_, _, parts) in WHOLES.items():
         for part in parts:
             name = "%s/%s-" % (model_type, part)
             config = whole(model_type, TEXTS[part])
-            wide = whole(model_type, odd(part), **({"vocab_size": 97, "hidden_size": 60} if model_type == "ovis2" else {}))
+            wide = whole(model_type, odd(part), **WIDE.get(model_type, {}))
             yield name + "hub", part, config, {}
             yield name + "raw", part, config, {"raw": True}
             yield name + "bf16", part, {**config, "torch_dtype": "bfloat16"}, {"dtype": "bfloat16", "shards": 2}

@@ -136,3 +136,28 @@ Test(config_parts, parts_whose_types_have_two_names_are_of_the_same_family)
 	}
 	refused("KimiK25ForConditionalGeneration", "\"text_config\": {\"model_type\": \"llama\"}", ERR_UNSUPPORTED, "'deepseek_v3' or 'kimi_k2', found 'llama'");
 }
+
+Test(config_parts, who_also_speaks_describes_its_thoughts_in_a_part_of_its_own)
+{
+	static const char text[] = "\"text_config\": {\"model_type\": \"%s\", \"vocab_size\": 64, \"hidden_size\": 48, \"intermediate_size\": 80, "
+				   "\"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"max_position_embeddings\": 128, "
+				   "\"rms_norm_eps\": 1e-6, \"rope_scaling\": {\"rope_type\": \"default\", \"mrope_section\": [2, 2, 2]%s}%s}";
+	char part[768], more[1024];
+
+	snprintf(part, sizeof(part), text, "qwen2_5_omni_text", "", "");
+	snprintf(more, sizeof(more), "\"thinker_config\": {\"tie_word_embeddings\": true, %s}, \"tie_word_embeddings\": false", part);
+	good("Qwen2_5OmniForConditionalGeneration", more);
+	cr_assert(!strcmp(c.arch->name, "Qwen2ForCausalLM") && c.tied_embeddings && c.hidden == 48);
+	good("Qwen2_5OmniModel", more);
+	good("Qwen2_5OmniThinkerForConditionalGeneration", part);
+	cr_assert(!c.tied_embeddings);
+	snprintf(part, sizeof(part), text, "qwen3_omni_moe_text", ", \"interleaved\": true, \"mrope_interleaved\": true",
+		 ", \"num_experts\": 8, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 24, \"shared_expert_intermediate_size\": 0, \"use_qk_norm\": true");
+	snprintf(more, sizeof(more), "\"thinker_config\": {%s}", part);
+	good("Qwen3OmniMoeForConditionalGeneration", more);
+	cr_assert(c.experts == 8 && c.normalize_experts && !c.tied_embeddings && !c.interleaved && c.rope.kind == ROPE_PLAIN);
+	refused("Qwen3OmniMoeForConditionalGeneration", part, ERR_UNSUPPORTED, "\"text_config\" of a Qwen3OmniMoeForConditionalGeneration must be an object");
+	refused("Qwen3VLForConditionalGeneration", "\"text_config\": {\"model_type\": \"qwen3_vl_text\", \"vocab_size\": 64, \"hidden_size\": 48, "
+		"\"intermediate_size\": 80, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, "
+		"\"max_position_embeddings\": 128, \"rms_norm_eps\": 1e-6, \"rope_scaling\": {\"rope_type\": \"default\", \"interleaved\": true}}", ERR_UNSUPPORTED, "\"interleaved\" in rope_scaling");
+}
