@@ -39,6 +39,7 @@ static const struct {
 	{"Kimi_K25ForConditionalGeneration", "kimi_k2", "DeepseekV3ForCausalLM", .headless = true},
 	{"Lfm2VlForConditionalGeneration", "lfm2", "Lfm2ForCausalLM", .headless = true},
 	{"Llama4ForConditionalGeneration", "llama4_text", "Llama4ForCausalLM"},
+	{"Lfm3VlForConditionalGeneration", "lfm3", "Lfm3ForCausalLM", .headless = true},
 	{"LightOnOcrForConditionalGeneration", "qwen3", "Qwen3ForCausalLM", .headless = true},
 	{"LlavaForConditionalGeneration", "llama", "LlamaForCausalLM", .either = true},
 	{"LlavaForConditionalGeneration", "mistral", "MistralForCausalLM", .either = true},

@@ -421,6 +421,13 @@ static const struct arch ARCHS[] = {
 	 .own = {"use_pos_enc", "block_use_swiglu", "block_auto_adjust_ff_dim", "block_ffn_dim_multiplier", "block_multiple_of", "block_dim",
 		 "block_norm_eps", "conv_dim", "conv_dim_out", "num_heads", "full_attn_idxs"},
 	 .recurrent = RECURRENT_CONV, .recurrent_layer = "conv", .kv_heads = 8, .rope_theta = 1000000, .norm_eps = 1e-5f},
+	{"Lfm3ForCausalLM", LFM3, COUNT_OF(LFM3), ARCH_HEAD_NORMS | ARCH_TIED | ARCH_WINDOW_ALL | ARCH_LOCAL_ROPE,
+	 .fields = {{"norm_eps", "rms_norm_eps"}, {"use_sandwich_norm", "use_post_norm"}},
+	 .own = {"use_post_norm", "use_attention_gate"},
+	 .rope_stated = "{\"full_attention\": {\"rope_type\": \"proportional\", \"rope_theta\": 1000000.0, \"partial_rotary_factor\": 0.5}, "
+			"\"sliding_attention\": {\"rope_type\": \"default\", \"rope_theta\": 10000.0}}",
+	 .recurrent = RECURRENT_CONV, .recurrent_layer = "conv", .taps = 7, .proportional = true, .head_dim = 128, .kv_heads = 4, .window = 256,
+	 .rope_theta = 1000000, .local_theta = 10000, .norm_eps = 1e-5f},
 	{"Lfm2MoeForCausalLM", LFM2_MOE, COUNT_OF(LFM2_MOE), ARCH_HEAD_NORMS | ARCH_TIED | ARCH_EXPERTS_OWN,
 	 .fields = {{"norm_eps", "rms_norm_eps"}, {"num_dense_layers", "first_k_dense_replace"}, {"tie_embedding", "tie_word_embeddings"}},
 	 .own = {"first_k_dense_replace", "norm_topk_prob", "routed_scaling_factor", "use_expert_bias"},

@@ -215,6 +215,7 @@ enum arch_when {
 	WHEN_NARROW,   /* layers with an MLP of "intermediate_size" */
 	WHEN_WIDE,     /* and of twice that ("use_double_wide_mlp") */
 	WHEN_INPUTS,   /* "hidden_size_per_layer_input" is not 0 */
+	WHEN_OUTPUT_GATE, /* layers of attention, where "use_attention_gate" is true */
 	WHEN_ALTUP_SCALE, /* of families with `altup`: "altup_correct_scale" is true */
 };
 
@@ -263,6 +264,7 @@ struct arch_tensor {
 	const char *apart_as;
 	bool apart;
 	bool by_head; /* there is a tensor for each head (a second "{}"), which has as many of the rows as a head has values */
+	bool a_head; /* the tensor in the file has a row for each head, which counts as many times as a head has values */
 	bool transposed; /* the tensor in the file is [columns][rows]; in MXFP4 it is not, whatever others are */
 	u32 stream; /* of families with `altup`: there only if the model has more streams than that; 0: always */
 	enum arch_scale scale; /* what the weights are multiplied by, so that nothing else has to be */
@@ -360,6 +362,8 @@ struct arch {
 	bool select_norms, plain_select_norms; /* of RECURRENT_SELECTIVE: step, key and query have norms; without weights */
 	bool state_tiled; /* of RECURRENT_DELTA: files in GGUF have heads of values in another order (tiles.h) */
 	bool state_as_attention; /* sizes of RECURRENT_DELTA follow from those of attention where nothing says them */
+	u32 taps;		 /* of RECURRENT_CONV, where "conv_L_cache" says nothing */
+	bool proportional;	 /* "rope_type" may be proportional: of a head's pairs the first rotate, as they would if all did */
 	f32 gate_eps;		 /* of the norm of what such layers make; 0: that of the other norms */
 	bool unrotated;		 /* nothing rotates, whatever "rope_theta" says where `rope_theta` is not 0: the causal mask and the states tell positions */
 	bool rope_nullable;	 /* "rope_theta" must be there, and may be null: nothing rotates */

@@ -20,24 +20,34 @@
 	LFM2_ROWS(slot, name, columns, DIM_NONE, when), \
 	LFM2_ROWS(slot, name, columns, DIM_CHANNELS, when), \
 	LFM2_ROWS(slot, name, columns, DIM_CHANNELS_TWO, when)
-#define LFM2_BUT_MLP \
+#define LFM2_BUT_ATTENTION \
 	EMBEDDINGS_BUT_NORM, FINAL_NORM(SLOT_FINAL_NORM, "embedding_norm.weight"), \
 	NORM(SLOT_ATTN_NORM, "operator_norm.weight"), NORM(SLOT_MLP_NORM, "ffn_norm.weight"), \
-	SOME_ATTENTION("out_proj.weight"), \
-	{SLOT_Q_NORM, ATTENTION "q_layernorm.weight", DIM_HEAD, DIM_NONE, SPLIT_NONE, WHEN_ATTENTION}, \
-	{SLOT_K_NORM, ATTENTION "k_layernorm.weight", DIM_HEAD, DIM_NONE, SPLIT_NONE, WHEN_ATTENTION}, \
 	LFM2_IN(SLOT_QKV, "in_proj.weight", DIM_HIDDEN, WHEN_RECURRENT), \
 	LFM2_IN(SLOT_QKV_BIAS, "in_proj.bias", DIM_NONE, WHEN_STATE_BIAS), \
 	{SLOT_CONV, LFM2_CONV "conv.weight", DIM_CHANNELS, DIM_TAPS, SPLIT_ROWS, WHEN_RECURRENT}, \
 	{SLOT_CONV_BIAS, LFM2_CONV "conv.bias", DIM_CHANNELS, DIM_NONE, SPLIT_ROWS, WHEN_CONV_BIAS}, \
 	{SLOT_ATTN_OUT, LFM2_CONV "out_proj.weight", DIM_HIDDEN, DIM_CHANNELS, SPLIT_COLUMNS, WHEN_RECURRENT}, \
 	{SLOT_ATTN_OUT_BIAS, LFM2_CONV "out_proj.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_STATE_BIAS}
+#define LFM2_BUT_MLP \
+	LFM2_BUT_ATTENTION, SOME_ATTENTION("out_proj.weight"), \
+	{SLOT_Q_NORM, ATTENTION "q_layernorm.weight", DIM_HEAD, DIM_NONE, SPLIT_NONE, WHEN_ATTENTION}, \
+	{SLOT_K_NORM, ATTENTION "k_layernorm.weight", DIM_HEAD, DIM_NONE, SPLIT_NONE, WHEN_ATTENTION}
 #define LFM2_MLP \
 	{SLOT_GATE_UP, LAYER "feed_forward.w1.weight", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, WHEN_DENSE}, \
 	{SLOT_GATE_UP, LAYER "feed_forward.w3.weight", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, WHEN_DENSE}, \
 	{SLOT_DOWN, LAYER "feed_forward.w2.weight", DIM_HIDDEN, DIM_INTERMEDIATE, SPLIT_COLUMNS, WHEN_DENSE}
 static const struct arch_tensor LFM2[] = {
 	LFM2_BUT_MLP, LFM2_MLP,
+};
+
+/* Every head has one gate, which all its values are weighed by. */
+static const struct arch_tensor LFM3[] = {
+	LFM2_BUT_ATTENTION, SOME_ATTENTION("o_proj.weight"),
+	{SLOT_QKV, ATTENTION "gate_proj.weight", DIM_HEADS, DIM_HIDDEN, SPLIT_ROWS, WHEN_OUTPUT_GATE, .a_head = true},
+	HEAD_NORMS_WHEN(WHEN_ATTENTION), LFM2_MLP,
+	{SLOT_ATTN_POST_NORM, LAYER "post_operator_norm.weight", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_POST_NORM},
+	{SLOT_MLP_POST_NORM, LAYER "post_ffn_norm.weight", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_POST_NORM},
 };
 
 #define LFM2_EXPERT LAYER "feed_forward.experts.{}."

@@ -395,6 +395,7 @@ static const struct {
 	{"norm_before_gate", 0, NAN}, /* of a kernel that others train with: whatever files say, gates come first */
 	{"linear_attn_config", 0, NAN},
 	{"use_post_norm", 0, NAN},
+	{"use_attention_gate", 0, NAN},
 	{"alibi", 0, NAN},
 	{"multi_query", 0, NAN},
 	{"new_decoder_architecture", 0, NAN},

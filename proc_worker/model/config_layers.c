@@ -23,7 +23,7 @@ struct window_rule {
 /* The layers that the family's rule gives a window. */
 static bool rule_says_window(const struct model_config *c, u32 layer, const struct window_rule *r)
 {
-	if (!c->window || has(c, ARCH_WINDOW_LISTED))
+	if (!c->window || has(c, ARCH_WINDOW_LISTED) || c->arch->recurrent) /* of these families they are listed: config_recurrent.c */
 		return false;
 	if (has(c, ARCH_WINDOW_EVEN))
 		return layer % 2 == 0;
@@ -258,6 +258,9 @@ enum err config_read_windows(struct model_config *c, json_val v, struct err_msg 
 			c->layer_flags[i] |= LAYER_WINDOW;
 	if (!e && json_present(types) && !c->arch->recurrent && !arch_has_own(c->arch, "index_topk")) /* config_recurrent.c, config_latent.c */
 		e = read_layer_types(c, types, em);
+	for (u32 i = 0; !e && i < c->layers && c->arch->recurrent && !c->window; i++)
+		if (c->layer_flags[i] & LAYER_WINDOW)
+			e = err_set(em, ERR_INVALID, "config.json: \"layer_types\" has sliding_attention, but \"sliding_window\" is null");
 	for (u32 i = 0; !e && i < c->layers; i++)
 		if (c->layer_flags[i] & LAYER_WINDOW)
 			c->layer_flags[i] |= has(c, ARCH_LOCAL_ROPE) ? LAYER_LOCAL_ROPE : 0;

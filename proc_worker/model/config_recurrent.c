@@ -128,10 +128,11 @@ static enum err mark_listed(struct model_config *c, json_val list, const char *r
 			       c->layers, json_type_name(list), json_count(list));
 	for (struct json_iter it = json_iterate(list); json_next(&it); i++) {
 		bool known;
-		const bool recurrent = is_recurrent(a, it.value, &known);
-		if (!known)
-			return err_set(em, ERR_UNSUPPORTED, "config.json: \"layer_types\"[%u] is '%.64s'; supported: %s, full_attention", i,
-				       json_cstr(it.value, json_type_name(it.value)), a->recurrent_layer);
+		const bool recurrent = is_recurrent(a, it.value, &known), window = a->window && json_string_equals(it.value, "sliding_attention");
+		if (!known && !window)
+			return err_set(em, ERR_UNSUPPORTED, "config.json: \"layer_types\"[%u] is '%.64s'; supported: %s, full_attention%s", i,
+				       json_cstr(it.value, json_type_name(it.value)), a->recurrent_layer, a->window ? ", sliding_attention" : "");
+		c->layer_flags[i] |= window ? LAYER_WINDOW : 0;
 		if (rule && recurrent != !!(c->layer_flags[i] & LAYER_RECURRENT))
 			return err_set(em, ERR_INVALID, "config.json: \"layer_types\"[%u] is '%s', but by \"%s\" the layer is %s", i,
 				       json_cstr(it.value, ""), rule, recurrent ? "full_attention" : a->recurrent_layer);
@@ -267,7 +268,7 @@ static enum err adjust_intermediate(struct model_config *c, json_val v, struct e
 
 static enum err read_conv(struct model_config *c, json_val v, struct err_msg *em)
 {
-	enum err e = read_taps(c, v, "conv_L_cache", CONV_TAPS, em);
+	enum err e = read_taps(c, v, "conv_L_cache", c->arch->taps ? c->arch->taps : CONV_TAPS, em);
 
 	if (!e)
 		e = config_may_bool(v, "conv_bias", false, &c->recurrent.conv_bias, em);

@@ -104,7 +104,7 @@ static bool kind_may_be(const struct arch *arch, const char *name, enum rope_kin
 		return arch->latent;
 	if (arch->global_heads)
 		return kind == ROPE_PLAIN || kind == ROPE_LINEAR || kind == ROPE_PROPORTIONAL;
-	return kind != ROPE_PROPORTIONAL;
+	return kind != ROPE_PROPORTIONAL || arch->proportional;
 }
 
 static enum err read_kind(struct model_config *c, json_val v, const char **name, struct err_msg *em)
@@ -122,7 +122,7 @@ static enum err read_kind(struct model_config *c, json_val v, const char **name,
 	return err_set(
 		em, ERR_UNSUPPORTED,
 		"config.json: rope_scaling of type '%.64s' is not supported; supported: default, linear, %s", *name,
-		c->arch->global_heads ? "proportional" : "dynamic, llama3, yarn, longrope");
+		c->arch->global_heads ? "proportional" : c->arch->proportional ? "dynamic, llama3, yarn, longrope, proportional" : "dynamic, llama3, yarn, longrope");
 }
 
 static enum err need_factor(struct rope_config *r, json_val v, struct err_msg *em)
@@ -435,7 +435,7 @@ static enum err read_proportion(struct rope_config *r, json_val scaling, u32 hea
 /* `head`: dimensions of one. */
 static enum err read_dim(struct model_config *c, json_val v, json_val scaling, u32 head, struct err_msg *em)
 {
-	if (c->arch->global_heads && json_string_equals(type_of(scaling), "proportional"))
+	if ((c->arch->global_heads || c->arch->proportional) && json_string_equals(type_of(scaling), "proportional"))
 		return read_proportion(&c->rope, scaling, head, em);
 	json_val place = json_present(json_get(scaling, "partial_rotary_factor")) ? scaling : v;
 	double share;

@@ -394,26 +394,6 @@ static enum err add_router(struct additions *a, const struct model_config *c, u3
 	return ERR_OK;
 }
 
-/* The expert of all tokens, where a file has it under the name that most families have. */
-static enum err add_shared(struct additions *a, const struct model_config *c, u32 layer, struct err_msg *em)
-{
-	static const char wanted[] = "mlp.shared_mlp.", file[] = "mlp.shared_experts.";
-	char name[NAME_BYTES], other[NAME_BYTES];
-	enum err e = ERR_OK;
-
-	for (u32 i = 0; !e && i < c->arch->tensor_count; i++) {
-		if (!strstr(c->arch->tensors[i].name, wanted))
-			continue;
-		arch_tensor_name(name, sizeof(name), &c->arch->tensors[i], layer, 0);
-		const char *at = strstr(name, wanted);
-		snprintf(other, sizeof(other), "%.*s%s%.64s", (int)(at - name), name, file, at + sizeof(wanted) - 1);
-		const struct st_tensor *t = safetensors_find(a->st, other);
-		if (t && !safetensors_find(a->st, name))
-			e = add(a, name, t, em);
-	}
-	return e;
-}
-
 static enum err add_fused(struct safetensors *st, const struct model_config *c, struct err_msg *em)
 {
 	struct additions a = {.st = st};
@@ -430,9 +410,42 @@ static enum err add_fused(struct safetensors *st, const struct model_config *c, 
 			e = add_experts(&a, c, layer, FUSED[i].file, FUSED[i].slot, em);
 		for (size_t i = 0; !e && i < COUNT_OF(ROUTERS); i++)
 			e = add_router(&a, c, layer, ROUTERS[i].file, ROUTERS[i].slot, em);
-		if (!e)
-			e = add_shared(&a, c, layer, em);
 	}
+	return finish(&a, e, em);
+}
+
+/* ---------------------------------------------------------------- other names */
+
+/* What some files call what others, and the table, do. */
+static const struct {
+	const char *file, *wanted;
+} OTHERS[] = {
+	{"mlp.shared_experts.", "mlp.shared_mlp."},
+	{"self_attn.g_proj.", "self_attn.gate_proj."},
+};
+
+static enum err add_other(struct additions *a, const struct arch_tensor *part, u32 layer, const char *file, const char *wanted, struct err_msg *em)
+{
+	char name[NAME_BYTES], other[NAME_BYTES];
+
+	arch_tensor_name(name, sizeof(name), part, layer, 0);
+	const char *at = strstr(name, wanted);
+	if (!at)
+		return ERR_OK;
+	snprintf(other, sizeof(other), "%.*s%s%.64s", (int)(at - name), name, file, at + strlen(wanted));
+	const struct st_tensor *t = safetensors_find(a->st, other);
+	return t && !safetensors_find(a->st, name) ? add(a, name, t, em) : ERR_OK;
+}
+
+static enum err add_others(struct safetensors *st, const struct model_config *c, struct err_msg *em)
+{
+	struct additions a = {.st = st};
+	enum err e = ERR_OK;
+
+	for (u32 i = 0; i < c->arch->tensor_count; i++)
+		for (size_t k = 0; k < COUNT_OF(OTHERS); k++)
+			for (u32 layer = 0; !e && layer < c->layers && strstr(c->arch->tensors[i].name, OTHERS[k].wanted); layer++)
+				e = add_other(&a, &c->arch->tensors[i], layer, OTHERS[k].file, OTHERS[k].wanted, em);
 	return finish(&a, e, em);
 }
 
@@ -461,6 +474,8 @@ enum err tensor_names_add(struct safetensors *st, const struct model_config *c, 
 
 	if (!e)
 		e = add_bases(st, c, em);
+	if (!e)
+		e = add_others(st, c, em);
 	return e ? e : add_fused(st, c, em);
 }
 

@@ -51,6 +51,8 @@ struct weights_range weights_file_rows(const struct weights_plan *p, const struc
 	const struct tiles tiles = tiles_of(p->config, t->rows);
 
 	ASSERT(rows.count > 0);
+	if (t->a_head)
+		return (struct weights_range){rows.first / p->config->head_dim, 1};
 	rows.count = tiles_run(&tiles, rows.first, rows.count, &rows.first);
 	u32 within = rows.first % part, left = part - within;
 	return (struct weights_range){rows.first / part * whole + before + within, rows.count < left ? rows.count : left};
@@ -58,6 +60,8 @@ struct weights_range weights_file_rows(const struct weights_plan *p, const struc
 
 u32 weights_rows_of_file(const struct weights_plan *p, const struct arch_tensor *t)
 {
+	if (t->a_head)
+		return p->config->heads;
 	return weights_dim(p->config, t->whole == DIM_NONE ? t->rows : t->whole);
 }
 
@@ -278,6 +282,8 @@ static bool has_tensor(const struct weights_plan *p, const struct arch_tensor *t
 		return mixer;
 	case WHEN_NO_MIXER:
 		return !mixer;
+	case WHEN_OUTPUT_GATE:
+		return attends && p->config->output_gate;
 	case WHEN_ATTENTION:
 		return attends;
 	case WHEN_RECURRENT:
@@ -440,7 +446,7 @@ const struct st_tensor *model_weights_unread(const struct weights_plan *p, u32 *
 		bool by_config = t->when == WHEN_ATTENTION_BIAS || t->when == WHEN_MLP_BIAS || t->when == WHEN_HEAD_NORMS ||
 				 t->when == WHEN_LM_HEAD_BIAS || t->when == WHEN_STATE_BIAS || t->when == WHEN_CONV_BIAS || t->when == WHEN_STATE_NORM ||
 				 t->when == WHEN_CHOICE_BIAS || t->when == WHEN_POST_NORM || t->when == WHEN_SHARED_BIAS || t->when == WHEN_SEQUENTIAL ||
-				 t->when == WHEN_EXPERTS_IN || t->when == WHEN_EXPERTS_IN_BIAS ||
+				 t->when == WHEN_OUTPUT_GATE || t->when == WHEN_EXPERTS_IN || t->when == WHEN_EXPERTS_IN_BIAS ||
 				 (t->when == WHEN_SHARED && p->config->experts && !p->config->shared_intermediate);
 		bool again = i > 0 && strcmp(a->tensors[i - 1].name, t->name) == 0; /* parts of one tensor */
 		for (u32 layer = 0; by_config && !again && layer < p->config->layers; layer++) { /* layers of a kind: the first may have none */

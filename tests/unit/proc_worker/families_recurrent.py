@@ -13,6 +13,14 @@ LFM2_OLD = {"layer_types": MISSING, "full_attn_idxs": [1, 4], "intermediate_size
             "conv_dim_out": 40, "num_heads": 4, "block_norm_eps": 1e-5, "block_mlp_init_scale": 1.0, "block_out_init_scale": 1.0,
             "block_use_swiglu": True, "block_use_xavier_init": True, "conv_use_xavier_init": True, "use_pos_enc": True, "tie_embedding": True}
 
+SLIDING = "sliding_attention"
+LFM3_ROPES = {"sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+              "full_attention": {"rope_type": "proportional", "rope_theta": 1000000.0, "partial_rotary_factor": 0.5}}
+LFM3 = {**{k: v for k, v in LFM2.items() if not k.startswith("block_")}, "architectures": ["Lfm3ForCausalLM"], "model_type": "lfm3",
+        "layer_types": [CONV, SLIDING, FULL, CONV, SLIDING], "conv_L_cache": 7, "head_dim": 12, "sliding_window": 8, "use_sandwich_norm": True,
+        "use_attention_gate": True, "attention_bias": False, "attention_dropout": 0.0, "pad_token_id": 0, "rope_theta": MISSING, "torch_dtype": MISSING, "dtype": "float32",
+        "transformers_version": "5.20.0", "rope_parameters": LFM3_ROPES}
+
 STATE = {"linear_conv_kernel_dim": 4, "linear_key_head_dim": 6, "linear_value_head_dim": 10, "linear_num_key_heads": 2, "linear_num_value_heads": 4}
 QWEN3_5 = {**COMMON, **STATE, "architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text", "rms_norm_eps": 1e-6, "head_dim": 16,
            "attention_bias": False, "attn_output_gate": True, "full_attention_interval": 2, "layer_types": [LINEAR, FULL] * 2,
@@ -122,6 +130,30 @@ def lfm2():
     yield "mqa", {"num_key_value_heads": 1}
     yield "odd", {"hidden_size": 60, "num_attention_heads": 6, "num_key_value_heads": 3, "intermediate_size": 69, "block_multiple_of": 3, "vocab_size": 97,
                   "conv_bias": True}
+
+
+def lfm3():
+    yield "none", {}
+    yield "no-gate", {"use_attention_gate": False}
+    yield "no-sandwich", {"use_sandwich_norm": False}
+    yield "plain", {"use_attention_gate": False, "use_sandwich_norm": False, "layer_types": [CONV, FULL, CONV, CONV, FULL]}
+    yield "bias", {"conv_bias": True}
+    yield "taps-3", {"conv_L_cache": 3}
+    yield "untied", {"tie_word_embeddings": False}
+    yield "window-one", {"sliding_window": 1}
+    yield "window-wide", {"sliding_window": 250}
+    yield "all-windowed", {"layer_types": [CONV, SLIDING, SLIDING, CONV, SLIDING]}
+    yield "all-attention", {"layer_types": [SLIDING, FULL, SLIDING], "num_hidden_layers": 3}
+    yield "no-windows", {"layer_types": [CONV, FULL, CONV, CONV, FULL], "sliding_window": None}
+    yield "rope-whole", {"rope_parameters": {**LFM3_ROPES, "full_attention": {"rope_type": "default", "rope_theta": 50000.0}}}
+    yield "rope-quarter", {"rope_parameters": {**LFM3_ROPES, "full_attention": {
+        "rope_type": "proportional", "rope_theta": 50000.0, "partial_rotary_factor": 0.3}}}
+    yield "rope-yarn", {"rope_parameters": {**LFM3_ROPES, "full_attention": {
+        "rope_type": "yarn", "rope_theta": 50000.0, "factor": 4.0, "original_max_position_embeddings": 32}}}
+    yield "defaults", {"num_attention_heads": 8, **{k: MISSING for k in (
+        "norm_eps", "conv_L_cache", "conv_bias", "num_key_value_heads", "head_dim", "sliding_window", "use_sandwich_norm", "use_attention_gate")}}
+    yield "mqa", {"num_key_value_heads": 1}
+    yield "odd", {"hidden_size": 60, "num_attention_heads": 6, "num_key_value_heads": 3, "intermediate_size": 69, "vocab_size": 97, "conv_bias": True}
 
 
 def qwen3_5():
@@ -383,6 +415,7 @@ def kimi_name(name):
 
 FAMILIES = {"lfm2": (LFM2, lfm2, []),
             "lfm2_moe": (LFM2_MOE, lfm2_moe, []),
+            "lfm3": (LFM3, lfm3, []),
             "qwen3_5_text": (QWEN3_5, qwen3_5, [("whole", {"whole": QWEN3_5_WHOLE, "prefix": "model.language_model."})]),
             "qwen3_5_moe_text": (QWEN3_5_MOE, qwen3_5_moe, [("whole", {"whole": QWEN3_5_MOE_WHOLE, "prefix": "model.language_model."})]),
             "qwen3_next": (QWEN3_NEXT, qwen3_next, []),

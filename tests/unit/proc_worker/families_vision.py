@@ -14,7 +14,7 @@ OUTSIDE = ("architectures", "torch_dtype", "transformers_version", "tie_word_emb
 GLM4V = {"hidden_size": 48, "head_dim": MISSING, "partial_rotary_factor": 0.5, "rope_scaling": {"rope_type": "default", "mrope_section": [1, 1, 1]}}
 
 
-OWN = {"lfm2": families_recurrent.LFM2, "qwen3_5_text": families_recurrent.QWEN3_5}
+OWN = {"lfm2": families_recurrent.LFM2, "lfm3": families_recurrent.LFM3, "qwen3_5_text": families_recurrent.QWEN3_5}
 
 
 def text(family, model_type=None, **changes):
@@ -33,7 +33,7 @@ TEXTS = {"llama": text("llama"), "mistral": text("mistral"), "qwen2": text("qwen
          "qwen2_5_omni_text": text("qwen2", "qwen2_5_omni_text", rope_scaling={"rope_type": "default", "type": "default", "mrope_section": [1, 2, 2]}),
          "qwen3_omni_moe_text": text("qwen3_moe", "qwen3_omni_moe_text", use_qk_norm=True, shared_expert_intermediate_size=0, rope_scaling={
              "rope_type": "default", "type": "default", "interleaved": True, "mrope_interleaved": True, "mrope_section": [2, 2, 2]}),
-         "hyperclovax": text("hyperclovax"), "qwen3_5_text": text("qwen3_5_text"), "cohere2": text("cohere2"), "lfm2": text("lfm2"), "glm4v_text": text("glm4", "glm4v_text", **GLM4V),
+         "hyperclovax": text("hyperclovax"), "qwen3_5_text": text("qwen3_5_text"), "cohere2": text("cohere2"), "lfm2": text("lfm2"), "lfm3": text("lfm3"), "glm4v_text": text("glm4", "glm4v_text", **GLM4V),
          "glm4v_moe_text": text("glm4_moe", "glm4v_moe_text", rope_scaling={"rope_type": "default", "mrope_section": [1, 1, 1]},
                                 num_nextn_predict_layers=MISSING)}
 # Of a part whose other fields are those of its configuration class.
@@ -66,6 +66,7 @@ WHOLES = {
     "hyperclovax_vision_v2": ("HyperCLOVAXVisionV2", {"image_token_id": 1, "video_token_id": 0, "vision_config": {
         **GLM_VISION, "model_type": "qwen2_5_vl_vision", "fullatt_block_indexes": [0]}}, ["hyperclovax"]),
     "kimi_k25": ("Kimi_K25", {"image_token_id": 1, "video_token_id": 0, "projection_hidden_size": 16, "vision_config": VISION}, ["deepseek_v3"]),
+    "lfm3_vl": ("Lfm3Vl", {"image_token_id": 1, "video_token_id": 0, "vision_config": {**VISION, "out_hidden_size": 40, "projector_hidden_size": 16}}, ["lfm3"]),
     "lighton_ocr": ("LightOnOcr", {"image_token_id": 1, "vision_config": {**VISION, "model_type": "pixtral", "head_dim": 8}}, ["qwen3"]),
     "minicpmv4_6": ("MiniCPMV4_6", {"image_token_id": 1, "video_token_id": 0, "insert_layer_id": 0, "vision_config": {**VISION, "insert_layer_id": 0}},
                     ["qwen3_5_text"]),
@@ -90,7 +91,7 @@ WHOLES = {
     "perception_lm": ("PerceptionLM", {"image_token_id": 1, "vision_config": {**CLIP, "model_args": {"embed_dim": 16}}}, ["llama"]),
     "vipllava": ("VipLlava", {"image_token_index": 1, "vision_config": CLIP, "vision_feature_layers": [0, 0, 0, 0, 0]}, ["llama"]),
 }
-TIED = ("aya_vision", "cohere2_vision", "got_ocr2", "granite_docling", "hyperclovax_vision_v2", "internvl", "kimi_k25", "lfm2_vl", "lighton_ocr", "ovis2", "paddleocr_vl")  # where nobody says otherwise
+TIED = ("aya_vision", "cohere2_vision", "got_ocr2", "granite_docling", "hyperclovax_vision_v2", "internvl", "kimi_k25", "lfm2_vl", "lfm3_vl", "lighton_ocr", "ovis2", "paddleocr_vl")  # where nobody says otherwise
 
 
 def has(config):

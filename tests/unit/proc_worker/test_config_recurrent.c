@@ -412,3 +412,30 @@ Test(config_recurrent, ranks_share_channels_and_key_heads)
 	expect_share(GRANITE, TYPES("mamba", "attention", "mamba", "mamba") ", \"mamba_n_heads\": 6, " DENSE, 2,
 		     "the model's 1 key heads of layers that keep a state cannot be divided by it; these counts would do: 1");
 }
+
+#define LFM3 "Lfm3ForCausalLM"
+#define LFM3_ROPES                                                                                                                  \
+	"\"rope_parameters\": {\"full_attention\": {\"rope_type\": \"proportional\", \"rope_theta\": 5000, \"partial_rotary_factor\": 0.5}, " \
+	"\"sliding_attention\": {\"rope_type\": \"default\", \"rope_theta\": 300}}"
+#define LFM3_TYPES TYPES("conv", "sliding_attention", "full_attention", "conv")
+Test(config_recurrent, lfm_3_has_windows_and_a_gate_a_head)
+{
+	good(LFM3, LFM3_TYPES ", " LFM3_ROPES);
+	cr_assert(layers_with(LAYER_RECURRENT) == 9 && layers_with(LAYER_WINDOW) == 2 && layers_with(LAYER_LOCAL_ROPE) == 2 && c.window == 256);
+	cr_assert(c.head_dim == 128 && c.output_gate && c.post_norms && c.recurrent.taps == 7 && c.tied_embeddings && c.norm_eps == 1e-5f);
+	cr_assert(c.rope.kind == ROPE_PROPORTIONAL && c.rope.dim == 64 && c.rope.head == 128 && c.rope.theta == 5000);
+	cr_assert(c.local_rope.kind == ROPE_PLAIN && c.local_rope.dim == 128 && c.local_rope.theta == 300);
+	good(LFM3, LFM3_TYPES ", " LFM3_ROPES ", \"use_attention_gate\": false, \"use_sandwich_norm\": false, \"sliding_window\": 8, \"conv_L_cache\": 3, "
+			      "\"head_dim\": 12, \"norm_eps\": 1e-6, \"attention_bias\": false");
+	cr_assert(!c.output_gate && !c.post_norms && c.window == 8 && c.recurrent.taps == 3 && c.rope.dim == 6 && c.rope.head == 12);
+	refused(LFM3, LFM3_ROPES, ERR_FORMAT, "\"layer_types\" is missing");
+	refused(LFM3, LFM3_TYPES, ERR_FORMAT, "\"rope_scaling\" (or \"rope_parameters\") is missing; of a " LFM3 " it must be an object");
+	refused(LFM3, TYPES("conv", "chunked_attention", "full_attention", "conv") ", " LFM3_ROPES, ERR_UNSUPPORTED,
+		"\"layer_types\"[1] is 'chunked_attention'; supported: conv, full_attention, sliding_attention");
+	refused(LFM3, LFM3_TYPES ", " LFM3_ROPES ", \"sliding_window\": null", ERR_INVALID, "\"layer_types\" has sliding_attention, but \"sliding_window\" is null");
+	refused(LFM3, LFM3_TYPES ", " LFM3_ROPES ", \"attention_bias\": true", ERR_UNSUPPORTED, "\"attention_bias\" is set");
+	refused(LFM3, LFM3_TYPES ", " LFM3_ROPES ", \"use_attention_gate\": 1", ERR_FORMAT, "\"use_attention_gate\" must be true or false");
+	refused(LFM2, LFM3_TYPES, ERR_UNSUPPORTED, "\"layer_types\"[1] is 'sliding_attention'; supported: conv, full_attention");
+	refused(LFM2, CONV ", \"use_attention_gate\": true", ERR_UNSUPPORTED, "\"use_attention_gate\" is set");
+	refused(LFM2, CONV ", \"rope_scaling\": {\"rope_type\": \"proportional\"}", ERR_UNSUPPORTED, "rope_scaling of type 'proportional' is not supported");
+}

@@ -49,6 +49,12 @@ Test(gpu_recurrent, every_family_answers_as_on_the_cpu, .timeout = 120)
 		 .worst = 0.25}, /* a CPU that rounds no inputs of products is so far away */
 		{"short convolutions", LFM2("")},
 		{"short convolutions with biases", LFM2(", \"conv_bias\": true")},
+		{"short convolutions, windows, one gate a head",
+		 "{\"architectures\": [\"Lfm3ForCausalLM\"], " SIZES
+		 ", \"num_hidden_layers\": 4, \"head_dim\": 32, \"norm_eps\": 1e-5, \"sliding_window\": 8, \"rope_parameters\": {\"sliding_attention\": "
+		 "{\"rope_type\": \"default\", \"rope_theta\": 10000}, \"full_attention\": {\"rope_type\": \"proportional\", \"rope_theta\": 1000000, "
+		 "\"partial_rotary_factor\": 0.5}}, \"layer_types\": [\"conv\", \"sliding_attention\", \"full_attention\", \"sliding_attention\"]}",
+		 .worst = 0.3}, /* of norms behind blocks, in twice as many layers */
 		{"Mamba 2", GRANITE(", \"num_local_experts\": 0, \"shared_intermediate_size\": 96")},
 		{"Mamba 2 with several keys, biases",
 		 FAMILY("BambaForCausalLM", MAMBA(2, 20) ", \"attn_layer_indices\": [1], \"attn_rotary_emb\": 16, \"mamba_proj_bias\": true, "
