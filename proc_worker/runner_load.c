@@ -257,7 +257,7 @@ static enum err read_model(struct runner *r, struct err_msg *em)
 	if (!e)
 		e = tensor_names_add(r->checkpoint, &r->model, em);
 	if (!e)
-		tensor_names_find_head(r->checkpoint, &r->model);
+		tensor_names_find_unsaid(r->checkpoint, &r->model);
 	return e ? e : decide_device(r, em);
 }
 

@@ -49,6 +49,7 @@ static const struct {
 	{"LlavaNextForConditionalGeneration", "qwen2", "Qwen2ForCausalLM"},
 	{"LlavaOnevisionForConditionalGeneration", "qwen2", "Qwen2ForCausalLM", .either = true},
 	{"MiniCPMV4_6ForConditionalGeneration", "qwen3_5_text", "Qwen3_5ForCausalLM"},
+	{"MiniCPMV4_7ForConditionalGeneration", "qwen3_5_text", "Qwen3_5ForCausalLM"},
 	{"Mistral3ForConditionalGeneration", "mistral", "MistralForCausalLM"},
 	{"Mistral3ForConditionalGeneration", "ministral3", "Ministral3ForCausalLM"},
 	{"Mistral3ForConditionalGeneration", "mistral4", "Mistral4ForCausalLM"},

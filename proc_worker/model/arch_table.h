@@ -188,7 +188,7 @@ enum arch_when {
 	WHEN_SHARED_BIAS,    /* of these, where "mlp_bias" is true */
 	WHEN_EXPERTS_IN,     /* layers with a mixture of experts, where "moe_latent_size" is a number */
 	WHEN_EXPERTS_IN_BIAS, /* of these, where "mlp_bias" is true */
-	WHEN_CHOICE_BIAS,    /* of those with experts, where "use_expert_bias" is true */
+	WHEN_CHOICE_BIAS,    /* of those with experts, where "use_expert_bias" is true, or in families without that field where the files have it */
 	WHEN_HEAD_NORMS,     /* "use_qk_norm", or what the family calls it, is true */
 	WHEN_SEQUENTIAL,     /* attention and MLP stand one behind the other */
 	WHEN_NORM_SHARED,    /* model_config.norm_each is false: the first norm is that of both, or the MLP's is WHEN_SEQUENTIAL */

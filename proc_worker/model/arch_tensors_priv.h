@@ -184,6 +184,13 @@ static const struct arch_tensor DEEPSEEK_V3[] = {
 	EMBEDDINGS, NORMS, LATENT_ATTENTION, MLP, EXPERTS_AND_SHARED, MLP_CHOICE_BIAS,
 };
 
+/* Norms behind the experts, but not behind the MLPs of layers without, though files have some; and experts chosen by their scores alone. */
+static const struct arch_tensor AXK1[] = {
+	EMBEDDINGS, NORMS, LATENT_ATTENTION, MLP, EXPERTS_AND_SHARED,
+	{SLOT_CHOICE_BIAS, LAYER "mlp.gate.e_score_correction_bias", DIM_EXPERTS, DIM_NONE, SPLIT_NONE, WHEN_CHOICE_BIAS},
+	{SLOT_MLP_POST_NORM, LAYER "post_mlp_layernorm.weight", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_EXPERTS},
+};
+
 static const struct arch_tensor MINICPM3[] = {
 	EMBEDDINGS, NORMS, LATENT_ATTENTION, MLP,
 };

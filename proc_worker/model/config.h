@@ -149,7 +149,7 @@ struct model_config {
 	bool left_out[MODEL_LAYERS_MAX];
 	u32 left_out_count;
 	bool tied_embeddings; /* lm_head is the embedding */
-	bool tied_headless;   /* it is so unless the files have one: tensor_names_find_head */
+	bool tied_headless;   /* it is so unless the files have one: tensor_names_find_unsaid */
 	bool has_dtype;	      /* config.json says what the checkpoint is stored in */
 	enum kern_dtype dtype;
 	u32 eos_ids[EOS_IDS_MAX]; /* of config.json and generation_config.json */

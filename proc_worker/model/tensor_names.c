@@ -422,6 +422,7 @@ static const struct {
 } OTHERS[] = {
 	{"mlp.shared_experts.", "mlp.shared_mlp."},
 	{"self_attn.g_proj.", "self_attn.gate_proj."},
+	{".mlp.post_mlp_layernorm.", ".post_mlp_layernorm."},
 };
 
 static enum err add_other(struct additions *a, const struct arch_tensor *part, u32 layer, const char *file, const char *wanted, struct err_msg *em)
@@ -479,11 +480,28 @@ enum err tensor_names_add(struct safetensors *st, const struct model_config *c, 
 	return e ? e : add_fused(st, c, em);
 }
 
-void tensor_names_find_head(const struct safetensors *st, struct model_config *c)
+static void find_head(const struct safetensors *st, struct model_config *c)
 {
 	static const char head[] = "lm_head.";
 
 	for (u32 i = 0; c->tied_headless && i < safetensors_count(st); i++)
 		if (!strncmp(safetensors_at(st, i)->name, head, sizeof(head) - 1))
 			c->tied_embeddings = c->tied_headless = false;
+}
+
+static void find_bias(const struct safetensors *st, struct model_config *c)
+{
+	char name[NAME_BYTES];
+
+	for (u32 i = 0; i < c->arch->tensor_count && !arch_has_own(c->arch, "use_expert_bias"); i++)
+		for (u32 layer = 0; layer < c->layers && c->arch->tensors[i].when == WHEN_CHOICE_BIAS; layer++) {
+			arch_tensor_name(name, sizeof(name), &c->arch->tensors[i], layer, 0);
+			c->choice_bias |= c->layer_flags[layer] & LAYER_EXPERTS && safetensors_find(st, name);
+		}
+}
+
+void tensor_names_find_unsaid(const struct safetensors *st, struct model_config *c)
+{
+	find_head(st, c);
+	find_bias(st, c);
 }

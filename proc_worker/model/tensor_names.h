@@ -16,8 +16,9 @@
  * have by config.json. ERR_NO_MEMORY, ERR_TOO_LONG. */
 MUST_CHECK enum err tensor_names_add(struct safetensors *st, const struct model_config *c, struct err_msg *em);
 
-/* Where config.json does not say whether lm_head is the embedding (c->tied_headless): it is not if the checkpoint has one. After tensor_names_add. */
-void tensor_names_find_head(const struct safetensors *st, struct model_config *c);
+/* What config.json does not say and the checkpoint shows: of embeddings that are lm_head unless it has one (c->tied_headless), whether it has; of a family whose
+ * experts may be chosen by biases as well, without a field for it, whether it has some (c->choice_bias). After tensor_names_add. */
+void tensor_names_find_unsaid(const struct safetensors *st, struct model_config *c);
 
 /* Puts the names that tensors have in the files where `text`, an error of a checkpoint for instance, has those of the table: "backbone." for
  * "model.", where the checkpoint begins its names so. Cut to fit `bytes`. */

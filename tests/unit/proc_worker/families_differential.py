@@ -33,6 +33,7 @@ import families_gemma3n  # noqa: E402
 import families_gemma4  # noqa: E402
 import families_gpt  # noqa: E402
 import families_known  # noqa: E402
+import families_latent  # noqa: E402
 import families_llama4  # noqa: E402
 import families_recurrent  # noqa: E402
 import families_renamed  # noqa: E402
@@ -92,8 +93,10 @@ def spread(name, shape, centre):
     return round(gain * (3 / shape[-1]) ** 0.5, 4), 0
 
 
-def values(name, shape, centre):
+def values(name, shape, centre, unbiased=False):
     amplitude, middle = spread(name, shape, centre)
+    if unbiased and "correction_bias" in name:  # experts are chosen by their scores alone
+        amplitude = 0
     flat = noise(name, int(np.prod(shape))) * np.float32(amplitude) + np.float32(middle)
     return torch.from_numpy(flat).reshape(list(shape))
 
@@ -119,7 +122,7 @@ def fill(model, config, dtype):
         return
     with torch.no_grad():
         for name, p in weights_of(model):
-            p.copy_(values(name, p.shape, centre).to(dtype).float())
+            p.copy_(values(name, p.shape, centre, families_latent.is_unbiased(config)).to(dtype).float())
     model.tie_weights()
 
 
@@ -175,6 +178,8 @@ def write(model, config, save, folder):
         tensors = {(save["prefix"] + k.removeprefix("model.") if k.startswith("model.") else lm_head + k): v
                    for k, v in tensors.items()}
         tensors["vision_tower.embeddings.position_embedding.weight"] = torch.ones(3, 4)
+    if families_latent.is_unbiased(config):
+        tensors = {k: v for k, v in tensors.items() if "correction_bias" not in k}
     tensors = {k: v.to(dtype).contiguous() for k, v in tensors.items()}
     shards = save.get("shards", 1)
     if shards == 1:
@@ -330,7 +335,7 @@ hunyuan_v1_dense/none hunyuan_v1_dense/odd hunyuan_v1_moe/none hunyuan_v1_moe/as
 stablelm/qkv-bias stablelm/head-norms-parallel nemotron/odd arcee/none apertus/none phi/none cohere/biases cohere/head-norms cohere2/none cohere2_moe/none cohere2_moe/rms-norm glm4/none glm4_moe/groups glm4_moe/qk-norm glm4_moe/odd ernie4_5_moe/none ernie4_5_moe/interval
 ernie4_5_moe/norm-min ernie4_5_moe/save-raw ernie4_5/biases
 deepseek_v2/groups deepseek_v2/lite deepseek_v2/attention-bias deepseek_v3/yarn deepseek_v3/groups deepseek_v3/odd deepseek_v3/q-rank-null deepseek_v3/halves
-deepseek_v32/groups deepseek_v32/odd glm_moe_dsa/shared-listed sarvam_mla/none sarvam_mla/groups
+axk1/groups axk1/choice-biases deepseek_v32/groups deepseek_v32/odd glm_moe_dsa/shared-listed sarvam_mla/none sarvam_mla/groups
 glm4_moe_lite/listed minicpm3/none minicpm3/longrope
 gemma3n_text/none gemma3n_text/streams-3-active gemma3n_text/odd gemma3n_text/save-whole-new
 gemma4_text/none gemma4_text/untied gemma4_text/values gemma4_text/by-layer gemma4_text/odd gemma4_text/rope-half gemma4_text/small gemma4_text/small-keys
@@ -349,7 +354,7 @@ known/llama-3.2-1b known/qwen2.5-0.5b known/qwen3-0.6b known/phi-4-mini known/ge
 known/gemma-3-1b-it known/qwen3-coder-30b-a3b
 aya_vision/cohere2-head-kept cohere2_vision/cohere2-hub glm4v/glm4v_text-odd glm4v_moe/glm4v_moe_text-groups idefics3/llama-older internvl/qwen3_moe-raw lfm2_vl/lfm2-old
 llava/llama-few llava_next/mistral-hub llava_onevision/qwen2-tied-part ovis2/qwen2-raw perception_lm/llama-tied-part
-exaone4_5/exaone4-hub glm46v/glm4v_moe_text-odd granite4_vision/granite4_vision_text-raw hyperclovax_vision_v2/hyperclovax-hub kimi_k25/deepseek_v3-hub minicpmv4_6/qwen3_5_text-odd qianfan_ocr/qwen3-hub
+exaone4_5/exaone4-hub glm46v/glm4v_moe_text-odd granite4_vision/granite4_vision_text-raw hyperclovax_vision_v2/hyperclovax-hub kimi_k25/deepseek_v3-hub lfm3_vl/lfm3-hub minicpmv4_6/qwen3_5_text-odd qianfan_ocr/qwen3-hub
 glm_ocr/glm_ocr_text-odd granite_docling/granite_docling_text-hub paddleocr_vl/paddleocr_vl_text-odd qwen2_5_omni_thinker/qwen2_5_omni_text-talks qwen3_omni_moe_thinker/qwen3_omni_moe_text-talks""".split()
 
 

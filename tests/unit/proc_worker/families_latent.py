@@ -2,7 +2,7 @@
 from families_fields import MISSING, YARN, new_rope
 
 # Families whose heads share a latent: with sizes of heads of their own, and as many KV heads as others.
-LATENT = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3", "mistral4", "youtu", "sarvam_mla", "deepseek_v32", "glm_moe_dsa")
+LATENT = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3", "mistral4", "youtu", "sarvam_mla", "deepseek_v32", "glm_moe_dsa", "axk1")
 DENSE_LATENT = ("minicpm3", "youtu")
 LATENT_SIZES = {"kv_lora_rank": 22, "q_lora_rank": 26, "qk_nope_head_dim": 14, "qk_rope_head_dim": 10, "v_head_dim": 12,
                 "attention_bias": False}
@@ -14,6 +14,8 @@ INDEXED = {**LATENT_SIZES, **LATENT_EXPERTS, "ep_size": 1, "norm_topk_prob": Tru
            "scoring_func": "sigmoid", "topk_method": "noaux_tc", "index_topk": 100, "index_n_heads": 4, "index_head_dim": 16, "rope_scaling": None}
 
 FAMILIES = {
+    "axk1": {"architectures": ["AXK1ForCausalLM"], **LATENT_SIZES, **LATENT_EXPERTS, "moe_layer_freq": 1, "norm_topk_prob": True, "ep_size": 1,
+             "num_nextn_predict_layers": 0, "routed_scaling_factor": 2.5, "scoring_func": "sigmoid", "rope_scaling": None},
     "deepseek_v32": {"architectures": ["DeepseekV32ForCausalLM"], **INDEXED, "moe_layer_freq": 1, "aux_loss_alpha": 0.001, "seq_aux": True,
                      "pretraining_tp": 1},
     "glm_moe_dsa": {"architectures": ["GlmMoeDsaForCausalLM"], **INDEXED, "rope_interleave": True, "indexer_rope_interleave": True, "pad_token_id": 0},
@@ -47,6 +49,11 @@ FAMILIES = {
 }
 
 
+def is_unbiased(config):
+    """Whether files of the model have no biases that choose experts."""
+    return config["model_type"] == "axk1" and not config.get("pad_token_id")
+
+
 def latent_cases(family):
     if family in ("deepseek_v32", "glm_moe_dsa"):
         yield "attention-bias", {"attention_bias": True}
@@ -58,6 +65,19 @@ def latent_cases(family):
         yield "defaults", {"num_experts": 16, "num_hidden_layers": 5, **{k: MISSING for k in (
             "norm_topk_prob", "n_group", "topk_group", "n_shared_experts", "topk_method", "first_k_dense_replace", "routed_scaling_factor",
             "scoring_func", "moe_layer_freq", "index_topk")}}
+    if family == "axk1":
+        yield "attention-bias", {"attention_bias": True}
+        yield "groups", {"n_group": 4, "topk_group": 2, "num_experts": 16, "num_experts_per_tok": 5}
+        yield "choice-biases", {"pad_token_id": 3}  # and what its files have with that
+        yield "no-norm", {"norm_topk_prob": False}
+        yield "halves", {"rope_interleave": False}
+        yield "listed", {"mlp_layer_types": ["sparse", "dense", "sparse"], "first_k_dense_replace": MISSING}
+        yield "yarn", {"rope_scaling": {**YARN, "beta_fast": 32, "beta_slow": 1, "mscale": 0.8, "mscale_all_dim": 0.5}}
+        yield "dense-more", {"first_k_dense_replace": 2, "num_hidden_layers": 4, "n_shared_experts": 3}
+        yield "defaults", {"num_experts": 16, **{k: MISSING for k in (
+            "norm_topk_prob", "n_group", "topk_group", "n_shared_experts", "first_k_dense_replace", "routed_scaling_factor", "scoring_func",
+            "moe_layer_freq", "rms_norm_eps")}}
+        return
     if family == "glm_moe_dsa":
         yield "shared-choice", {"num_hidden_layers": 6, "index_topk_freq": 3, "index_skip_topk_offset": 1}
         yield "shared-listed", {"indexer_types": ["full", "shared", "full"]}

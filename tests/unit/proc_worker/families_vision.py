@@ -70,6 +70,8 @@ WHOLES = {
     "lighton_ocr": ("LightOnOcr", {"image_token_id": 1, "vision_config": {**VISION, "model_type": "pixtral", "head_dim": 8}}, ["qwen3"]),
     "minicpmv4_6": ("MiniCPMV4_6", {"image_token_id": 1, "video_token_id": 0, "insert_layer_id": 0, "vision_config": {**VISION, "insert_layer_id": 0}},
                     ["qwen3_5_text"]),
+    "minicpmv4_7": ("MiniCPMV4_7", {"image_token_id": 1, "video_token_id": 0, "insert_layer_id": 0, "vision_config": {**VISION, "insert_layer_id": 0}},
+                    ["qwen3_5_text"]),
     "qwen2_5_omni_thinker": ("Qwen2_5OmniThinker", {
         "image_token_index": 1, "video_token_index": 0, "audio_token_index": 2, "vision_config": {**GLM_VISION, "fullatt_block_indexes": [0]},
         "audio_config": OMNI_AUDIO}, ["qwen2_5_omni_text"]),

@@ -202,3 +202,15 @@ Test(config_latent, contexts_of_chosen_tokens_end_where_these_are_no_longer_all)
 		refused(families[i], "\"kv_lora_rank\": 24, \"q_lora_rank\": null, " HEADS ", " EXPERTS, ERR_UNSUPPORTED, "\"q_lora_rank\" is null; of a");
 	}
 }
+
+#define AXK1 "AXK1ForCausalLM"
+Test(config_latent, a_x_k1_is_deepseek_v3_with_layers_of_experts_listed)
+{
+	good(AXK1, ALL ", \"moe_layer_freq\": 1, \"scoring_func\": \"sigmoid\", \"rope_interleave\": false");
+	cr_assert(c.router.sigmoid && c.router.groups == 8 && c.router.groups_top == 4 && c.router.scale == 2.5f && !c.choice_bias && !c.interleaved);
+	cr_assert(expert_layers() == 62 && c.shared_intermediate == 24);
+	good(AXK1, ALL ", \"mlp_layer_types\": [\"dense\", \"sparse\", \"dense\", \"sparse\", \"sparse\", \"dense\"], \"n_group\": 1, \"topk_group\": 1");
+	cr_assert(expert_layers() == 26 && c.router.groups == 1);
+	refused(AXK1, ALL ", \"scoring_func\": \"softmax\"", ERR_UNSUPPORTED, "\"scoring_func\" is 'softmax'; of a " AXK1 " it must be 'sigmoid'");
+	refused(AXK1, ALL ", \"index_topk\": 64", ERR_UNSUPPORTED, "unknown field \"index_topk\"");
+}
