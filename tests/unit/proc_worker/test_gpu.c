@@ -121,6 +121,9 @@ Test(gpu, an_expert_of_all_tokens_answers_as_on_the_cpu, .timeout = 120)
 	check_experts("Sarvam", FAMILY("SarvamMoEForCausalLM", ", \"num_experts\": 8, \"num_experts_per_tok\": 3, \"moe_intermediate_size\": 32, "
 								  "\"num_shared_experts\": 1, \"use_qkv_bias\": true"),
 		      0.15);
+	check_experts("Hy3", FAMILY("HYV3ForCausalLM", ", \"num_experts\": 8, \"num_experts_per_tok\": 3, \"moe_intermediate_size\": 32, "
+						       "\"num_shared_experts\": 1, \"attention_bias\": true, \"router_scaling_factor\": 1.2"),
+		      0.15);
 	check_experts("Qwen 2", FAMILY("Qwen2MoeForCausalLM", EXPERTS ", \"shared_expert_intermediate_size\": 80"), 0.15);
 }
 

@@ -77,6 +77,8 @@ Test(gpu_heads, mixtures_with_latent_attention_answer_as_on_the_cpu, .timeout = 
 {
 	check_experts("DeepSeek V3", LATENT("DeepseekV3ForCausalLM", 2, 4, 32, 32, 32, 16, 16, ROUTED), 0.15);
 	check_experts("DeepSeek V2 Lite", LATENT("DeepseekV2ForCausalLM", 2, 4, null, 32, 32, 16, 16, ROUTED ", \"topk_method\": \"greedy\", \"norm_topk_prob\": false"), 0.15);
+	check_experts("A.X K1, norms behind experts alone", LATENT("AXK1ForCausalLM", 2, 4, 32, 32, 32, 16, 16, ROUTED), 0.15);
+	check_experts("GLM 5", LATENT("GlmMoeDsaForCausalLM", 2, 4, 32, 32, 32, 16, 16, ROUTED ", \"index_topk\": 128"), 0.15);
 	check_experts("GLM 4.7 Flash", LATENT("Glm4MoeLiteForCausalLM", 2, 4, 32, 32, 32, 16, 32, ROUTED), 0.15);
 }
 
