@@ -229,7 +229,7 @@ static enum err start_threads(struct runner *r, struct err_msg *em)
 /* Of models whose layers' heads differ, or some of which have no keys and values. */
 static enum err describe_kv(struct runner *r, struct err_msg *em)
 {
-	if (!r->model.arch->global_heads && !r->model.arch->altup && !r->model.recurrent.kind)
+	if (!r->model.arch->global_heads && !r->model.arch->altup && !r->model.arch->by_layer && !r->model.recurrent.kind)
 		return ERR_OK;
 	r->kv_layers = calloc(r->model.layers, sizeof(*r->kv_layers));
 	if (!r->kv_layers)

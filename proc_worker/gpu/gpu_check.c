@@ -44,6 +44,18 @@ static enum err check_types(const struct gpu_config *c, struct err_msg *em)
 	return ERR_OK;
 }
 
+/* Layers that attend do so with as many KV heads each. */
+static enum err check_layers(const struct gpu_config *c, struct err_msg *em)
+{
+	const struct model_config *m = c->model;
+
+	for (u32 i = 0; m->arch->by_layer && i < m->layers; i++)
+		if (model_attends(m, i) && model_kv_heads(m, i) != m->kv_heads)
+			return err_set(em, ERR_UNSUPPORTED, "layer %u of this %s has %u KV heads, others have %u; devices compute layers of one number: use --device cpu", i,
+				       m->arch->name, model_kv_heads(m, i), m->kv_heads);
+	return ERR_OK;
+}
+
 static enum err check_family(const struct gpu_config *c, struct err_msg *em)
 {
 	const struct arch *a = c->model->arch;
@@ -171,6 +183,8 @@ enum err gpu_check(const struct gpu_config *c, struct err_msg *em)
 {
 	enum err e = check_family(c, em);
 
+	if (!e)
+		e = check_layers(c, em);
 	if (!e)
 		e = check_types(c, em);
 	if (!e)

@@ -303,6 +303,8 @@ static const struct arch ARCHS[] = {
 		 "num_nextn_predict_layers", "topk_method", "rope_interleave", "mlp_layer_types"},
 	 .latent = true, .interleaved = true, .rope_theta = 10000, .norm_eps = 1e-5f,
 	 .router_sigmoid = true, .router_sum_plus = 1e-20f, .dense_layers = 1, .routed_scale = 1.8f, .shared_experts = 1},
+	{"DeciLMForCausalLM", DECILM, COUNT_OF(DECILM), ARCH_ATTENTION_BIAS | ARCH_MLP_BIAS,
+	 .own = {"block_configs", "num_key_value_heads_per_layer"}, .by_layer = true, .rope_theta = 10000, .norm_eps = 1e-6f},
 	{"DeepseekV2ForCausalLM", DEEPSEEK_V2, COUNT_OF(DEEPSEEK_V2), ARCH_ATTENTION_BIAS | ARCH_EXPERTS_OWN,
 	 .fields = {{"n_routed_experts", "num_experts"}},
 	 .own = {"first_k_dense_replace", "n_shared_experts", "norm_topk_prob", "n_group", "topk_group", "routed_scaling_factor",

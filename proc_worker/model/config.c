@@ -75,7 +75,7 @@ static enum err read_intermediate(struct model_config *c, json_val v, struct err
 {
 	u32 inner = c->arch->inner; /* small, and hidden sizes are at most CONFIG_DIM_MAX: the product fits */
 
-	if (c->arch->experts_only || c->arch->attention_free)
+	if (c->arch->experts_only || c->arch->attention_free || c->arch->by_layer) /* config_by_layer.c */
 		return ERR_OK;
 	if (c->arch->altup)
 		return config_read_altup_width(c, v, em);
@@ -107,7 +107,9 @@ static enum err read_sizes(struct model_config *c, json_val v, struct err_msg *e
 		return e ? e : config_read_attention_free(c, v, em);
 	if (!e)
 		e = size_or(v, "num_attention_heads", HEADS_MAX, c->arch->heads, &c->heads, em);
-	if (!e)
+	if (!e && c->arch->by_layer)
+		e = config_read_by_layer(c, v, em);
+	else if (!e)
 		e = config_may_u32(v, "num_key_value_heads", HEADS_MAX,
 				   c->arch->kv_heads && json_type(json_get(v, "num_key_value_heads")) ==
 								JSON_MISSING
@@ -567,6 +569,16 @@ u32 model_head_dim(const struct model_config *c, u32 layer)
 	return c->layer_flags[layer] & LAYER_GLOBAL ? c->global_head_dim : c->head_dim;
 }
 
+u32 model_kv_heads(const struct model_config *c, u32 layer)
+{
+	return c->arch->by_layer ? c->kv_heads_by_layer[layer] : c->kv_heads;
+}
+
+u32 model_intermediate(const struct model_config *c, u32 layer)
+{
+	return c->arch->by_layer ? c->intermediate_by_layer[layer] : c->intermediate;
+}
+
 bool model_attends(const struct model_config *c, u32 layer)
 {
 	const u32 flags = c->layer_flags[layer];
@@ -586,83 +598,4 @@ u32 model_kv_layer(const struct model_config *c, u32 layer)
 const struct rope_config *model_local_rope(const struct model_config *c)
 {
 	return c->arch->traits & ARCH_LOCAL_ROPE ? &c->local_rope : NULL;
-}
-
-/* ---------------------------------------------------------------- shares of ranks */
-
-static bool has_dense_layers(const struct model_config *c)
-{
-	for (u32 i = 0; i < c->layers; i++)
-		if (!(c->layer_flags[i] & (LAYER_EXPERTS | LAYER_NO_MLP)))
-			return true;
-	return !c->experts || c->arch->global_heads; /* there they are beside the MLP */
-}
-
-/* With fewer KV heads than ranks several ranks hold the same one. */
-static enum err check_kv_heads(u32 kv_heads, u32 ranks, const char *whose, struct err_msg *em)
-{
-	if (kv_heads % ranks == 0 || ranks % kv_heads == 0)
-		return ERR_OK;
-	return err_set(em, ERR_INVALID, "--tensor-parallel-size %u: neither a divisor nor a multiple of the model's %u KV heads%s", ranks,
-		       kv_heads, whose);
-}
-
-static u32 share_kv_heads(u32 kv_heads, u32 rank, u32 ranks, u32 *first)
-{
-	*first = (u32)((u64)rank * kv_heads / ranks);
-	return kv_heads >= ranks ? kv_heads / ranks : 1;
-}
-
-u32 model_shard_kv_heads(const struct model_shard *s, const struct model_config *c, u32 layer)
-{
-	return c->layer_flags[layer] & LAYER_GLOBAL ? s->global_kv_heads : s->kv_heads;
-}
-
-enum err model_shard_init(struct model_shard *s, const struct model_config *c, u32 rank, u32 ranks,
-			  struct err_msg *em)
-{
-	const bool attends = !c->recurrent.kind || !c->arch->attention_free;
-
-	if (attends && c->heads % ranks)
-		return err_set(
-			em, ERR_INVALID,
-			"--tensor-parallel-size %u: the model's %u attention heads cannot be divided by it",
-			ranks, c->heads);
-	if (c->expert_intermediate % ranks)
-		return err_set(em, ERR_INVALID,
-			       "--tensor-parallel-size %u: the experts' intermediate size %u cannot be "
-			       "divided by it",
-			       ranks, c->expert_intermediate);
-	if (c->shared_intermediate % ranks)
-		return err_set(em, ERR_INVALID,
-			       "--tensor-parallel-size %u: the shared expert's intermediate size %u cannot be divided by it",
-			       ranks, c->shared_intermediate);
-	if (has_dense_layers(c) && c->intermediate % ranks)
-		return err_set(
-			em, ERR_INVALID,
-			"--tensor-parallel-size %u: the model's %s %u cannot be divided by it", ranks, arch_field_in_file(c->arch, "intermediate_size"),
-			c->intermediate);
-	enum err e = check_kv_heads(c->kv_heads, ranks, "", em);
-	if (!e && c->global_kv_heads)
-		e = check_kv_heads(c->global_kv_heads, ranks, " (of layers without a window)", em);
-	if (e)
-		return e;
-	if (ranks > c->vocab_size)
-		return err_set(em, ERR_INVALID,
-			       "--tensor-parallel-size %u: the vocabulary has only %u tokens", ranks,
-			       c->vocab_size);
-	*s = (struct model_shard){.rank = rank, .ranks = ranks};
-	if (c->recurrent.kind && (e = config_share_recurrent(s, c, em)))
-		return e;
-	s->heads = attends ? c->heads / ranks : c->heads;
-	s->kv_heads = share_kv_heads(c->kv_heads, rank, ranks, &s->kv_first);
-	if (c->global_kv_heads)
-		s->global_kv_heads = share_kv_heads(c->global_kv_heads, rank, ranks, &s->global_kv_first);
-	s->intermediate = has_dense_layers(c) ? c->intermediate / ranks : 0;
-	s->wide_intermediate = c->wide_intermediate / ranks; /* twice the other */
-	s->expert_intermediate = c->expert_intermediate / ranks;
-	s->shared_intermediate = c->shared_intermediate / ranks;
-	s->vocab_first = (u32)((u64)rank * c->vocab_size / ranks);
-	s->vocab_rows = (u32)((rank + 1ull) * c->vocab_size / ranks) - s->vocab_first;
-	return ERR_OK;
 }

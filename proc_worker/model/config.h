@@ -53,7 +53,7 @@ enum model_layer_flag {
 	LAYER_SHARED_KV = 1 << 5, /* has no keys and values: attends to those of model_kv_layer */
 	LAYER_WIDE = 1 << 6, /* its MLP is as wide as `wide_intermediate` */
 	LAYER_RECURRENT = 1 << 7, /* keeps a state of every sequence (`recurrent`) instead of keys and values */
-	/* Of families with arch.single_blocks, whose layers are one block each: */
+	/* Of families with arch.single_blocks, whose layers are one block each, or with arch.by_layer: */
 	LAYER_NO_MIXER = 1 << 8, /* neither attends nor keeps a state */
 	LAYER_NO_MLP = 1 << 9,	 /* has neither MLP nor experts */
 	LAYER_SPARSE = 1 << 11, /* of its MLP's gate what is less than `gate_deviations` above the mean counts as nothing */
@@ -106,6 +106,8 @@ struct model_config {
 	u32 vocab_size, hidden, intermediate, layers, heads, kv_heads, head_dim;
 	/* Of families with arch.global_heads, of layers with LAYER_GLOBAL: */
 	u32 global_head_dim, global_kv_heads;
+	/* Of families with arch.by_layer, where `kv_heads` and `intermediate` are the most that a layer has; 0: the layer has no such block */
+	u32 kv_heads_by_layer[MODEL_LAYERS_MAX], intermediate_by_layer[MODEL_LAYERS_MAX];
 	bool value_is_key; /* values are what keys are before their norm */
 	u32 own_kv_layers; /* the first ones, behind which no layer writes keys and values or a state: all but those with LAYER_SHARED_KV, and the last ones with
 			    * LAYER_NO_MIXER */
@@ -166,6 +168,9 @@ MUST_CHECK enum err model_config_parse(struct model_config *c, const char *text,
 				       struct err_msg *em);
 
 u32 model_head_dim(const struct model_config *c, u32 layer);
+/* KV heads of a layer without LAYER_GLOBAL, and the width of its MLP unless that is LAYER_WIDE. */
+u32 model_kv_heads(const struct model_config *c, u32 layer);
+u32 model_intermediate(const struct model_config *c, u32 layer);
 bool model_attends(const struct model_config *c, u32 layer); /* whether a layer has heads of attention */
 /* The layer whose keys and values it attends to: its own, or the last before it of its kind that has some. */
 u32 model_kv_layer(const struct model_config *c, u32 layer);
@@ -176,7 +181,7 @@ const struct rope_config *model_local_rope(const struct model_config *c);
 struct model_shard {
 	u32 rank, ranks;
 	u32 heads;
-	u32 kv_heads, kv_first; /* with fewer KV heads than ranks several ranks hold the same one */
+	u32 kv_heads; /* with fewer KV heads than ranks several ranks hold the same one */
 	u32 global_kv_heads, global_kv_first; /* the same of layers with LAYER_GLOBAL */
 	u32 recurrent_heads, recurrent_key_heads, recurrent_channels; /* of layers with LAYER_RECURRENT; the last of RECURRENT_CONV */
 	u32 intermediate, wide_intermediate, expert_intermediate, shared_intermediate;
@@ -187,5 +192,7 @@ struct model_shard {
 MUST_CHECK enum err model_shard_init(struct model_shard *s, const struct model_config *c, u32 rank, u32 ranks,
 				     struct err_msg *em);
 u32 model_shard_kv_heads(const struct model_shard *s, const struct model_config *c, u32 layer);
+/* The first of them, of a layer without LAYER_GLOBAL. */
+u32 model_shard_kv_first(const struct model_shard *s, const struct model_config *c, u32 layer);
 
 #endif

@@ -397,6 +397,8 @@ static const struct {
 	{"use_post_norm", 0, NAN},
 	{"use_attention_gate", 0, NAN},
 	{"alibi", 0, NAN},
+	{"block_configs", 0, NAN},
+	{"num_key_value_heads_per_layer", 0, NAN},
 	{"multi_query", 0, NAN},
 	{"new_decoder_architecture", 0, NAN},
 	{"num_ln_in_parallel_attn", 0, NAN},

@@ -112,6 +112,10 @@ MUST_CHECK enum err config_read_falcon(struct model_config *c, json_val v, struc
 /* Which block each layer of a family with arch.single_blocks is: fills the number of layers, their flags and own_kv_layers. */
 MUST_CHECK enum err config_read_blocks(struct model_config *c, json_val v, struct err_msg *em);
 
+/* How many KV heads each layer of a family with arch.by_layer has and how wide its MLP is, with `c` filled up to the number of heads: fills flags,
+ * own_kv_layers, kv_heads and intermediate, too. ERR_FORMAT, ERR_INVALID, ERR_UNSUPPORTED: name layer and field. */
+MUST_CHECK enum err config_read_by_layer(struct model_config *c, json_val v, struct err_msg *em);
+
 /* Of families with arch.attention_free: that no field speaks of attention, what stands for its numbers, and the layers' flags, with `c` filled up to
  * the number of layers. */
 MUST_CHECK enum err config_read_attention_free(struct model_config *c, json_val v, struct err_msg *em);

@@ -120,11 +120,15 @@ static const struct kern_weight *first_of_mlp(const struct decoder *d, u32 index
 /* The first matrix of layer `index`; behind the last one come the logits. */
 static const struct kern_weight *first_of_layer(const struct decoder *d, u32 index)
 {
+	enum { EMPTY = LAYER_NO_MIXER | LAYER_NO_MLP };
+	const u16 *flags = d->config.model->layer_flags;
 	const struct model_weights *weights = d->config.weights;
 
+	while (index < weights->layer_count && (flags[index] & EMPTY) == EMPTY)
+		index++;
 	if (index == weights->layer_count)
 		return &weights->lm_head;
-	return d->config.model->layer_flags[index] & LAYER_NO_MIXER ? first_of_mlp(d, index) : &weights->layers[index].qkv;
+	return flags[index] & LAYER_NO_MIXER ? first_of_mlp(d, index) : &weights->layers[index].qkv;
 }
 
 /* The matrix that a step reads after `w` of layer `index`; NULL where it depends on more than the layer. After the logits comes the next step. */

@@ -117,17 +117,17 @@ static enum err find_pair(const struct loading *l, const struct arch_tensor *t, 
 		return e;
 	e = lora_config_module(l->config, p->module, &p->rank, &p->scale, em);
 	if (!e)
-		e = check_pair(l, p, weights_rows_of_file(l->plan, t), weights_dim(l->plan->config, t->columns), em);
+		e = check_pair(l, p, weights_rows_of_file(l->plan, t, layer), weights_dim(l->plan->config, t->columns, layer), em);
 	return e;
 }
 
 /* ---------------------------------------------------------------- a product */
 
 /* Rows of A from `first` on: this rank's inputs of them. */
-static enum err read_a(struct loading *l, const struct arch_tensor *t, const struct pair *p, void *a, u32 first,
+static enum err read_a(struct loading *l, const struct arch_tensor *t, u32 layer, const struct pair *p, void *a, u32 first,
 		       struct err_msg *em)
 {
-	struct weights_range inputs = weights_columns(l->plan, t);
+	struct weights_range inputs = weights_columns(l->plan, t, layer);
 	const char *src = weights_aligned_rows(&l->reader, p->a, 0, p->rank);
 
 	if (!src)
@@ -157,10 +157,10 @@ static void *reorder_rows(const char *rows, u32 count, size_t row_bytes, u32 hea
 }
 
 /* This rank's outputs of B. */
-static enum err read_b(struct loading *l, const struct arch_tensor *t, const struct pair *p, void *b, struct err_msg *em)
+static enum err read_b(struct loading *l, const struct arch_tensor *t, u32 layer, const struct pair *p, void *b, struct err_msg *em)
 {
-	struct weights_range outputs = weights_rows(l->plan, t);
-	const void *src = weights_part_rows(&l->reader, t, p->b, outputs);
+	struct weights_range outputs = weights_rows(l->plan, t, layer);
+	const void *src = weights_part_rows(&l->reader, t, p->b, layer, outputs);
 	void *reordered = NULL;
 
 	if (src && is_reordered(l->plan->config, t))
@@ -185,7 +185,7 @@ static bool shares_a(const struct product *p, u32 part)
 	return part > 0 && p->tensors[part]->name == p->tensors[part - 1]->name;
 }
 
-static enum err fill(struct loading *l, struct product *p, struct err_msg *em)
+static enum err fill(struct loading *l, struct product *p, u32 layer, struct err_msg *em)
 {
 	struct kern_lora *out = p->out;
 	enum kern_dtype dtype = l->plan->dtype;
@@ -200,9 +200,9 @@ static enum err fill(struct loading *l, struct product *p, struct err_msg *em)
 		if (!l->memory)
 			continue;
 		if (!shares_a(p, i))
-			e = read_a(l, p->tensors[i], &p->pairs[i], a, part->rank_first, em);
+			e = read_a(l, p->tensors[i], layer, &p->pairs[i], a, part->rank_first, em);
 		if (!e)
-			e = read_b(l, p->tensors[i], &p->pairs[i], b, em);
+			e = read_b(l, p->tensors[i], layer, &p->pairs[i], b, em);
 	}
 	return e;
 }
@@ -221,13 +221,13 @@ static enum err load_product(struct loading *l, u32 layer, enum lora_product pro
 		if (t->slot != LORA_PRODUCT_SLOTS[product].slot || !weights_tensor_applies(l->plan, t, layer))
 			continue;
 		struct pair *pair = &p.pairs[out->part_count];
-		u32 n = weights_rows(l->plan, t).count;
+		u32 n = weights_rows(l->plan, t, layer).count;
 		e = find_pair(l, t, layer, pair, em);
 		if (e)
 			return e;
 		if (pair->a) {
 			p.tensors[out->part_count] = t;
-			out->k = weights_columns(l->plan, t).count;
+			out->k = weights_columns(l->plan, t, layer).count;
 			bool shared = shares_a(&p, out->part_count);
 			out->parts[out->part_count++] = (struct kern_lora_part){.scale = (float)pair->scale,
 									       .first = first,
@@ -240,7 +240,7 @@ static enum err load_product(struct loading *l, u32 layer, enum lora_product pro
 	}
 	if (out->rank > l->rank_sum_max)
 		l->rank_sum_max = out->rank;
-	return out->part_count ? fill(l, &p, em) : ERR_OK;
+	return out->part_count ? fill(l, &p, layer, em) : ERR_OK;
 }
 
 /* ---------------------------------------------------------------- an adapter */

@@ -65,7 +65,7 @@ static bool is_f8(const struct weights_plan *p, enum weight_slot slot, u32 layer
 		return false;
 	for (u32 i = 0; i < a->tensor_count; i++) {
 		const struct arch_tensor *t = &a->tensors[i];
-		struct weights_range columns = weights_columns(p, t);
+		struct weights_range columns = weights_columns(p, t, layer);
 		if (t->slot != source || !weights_tensor_applies(p, t, layer))
 			continue;
 		for (u32 x = 0; x < weights_copies(p, source); x++, parts++) {
@@ -215,7 +215,7 @@ static enum err send_part(struct uploader *u, const struct arch_tensor *t, u32 l
 {
 	const struct weights_device *d = u->device;
 	size_t row_bytes = s->device_columns * sizeof(u16);
-	u32 rows = weights_rows(u->reader.plan, t).count, most = (u32)(d->room_bytes / row_bytes);
+	u32 rows = weights_rows(u->reader.plan, t, layer).count, most = (u32)(d->room_bytes / row_bytes);
 	enum err e = ERR_OK;
 
 	ASSERT(most > 0);
@@ -271,7 +271,7 @@ static enum err send_plain(struct uploader *u, enum weight_slot slot, u32 layer,
 		if (t->slot != slot || !weights_tensor_applies(p, t, layer))
 			continue;
 		e = send_part(u, t, layer, expert, s, to, em);
-		to += weights_rows(p, t).count * row_bytes;
+		to += weights_rows(p, t, layer).count * row_bytes;
 		if (!e && zero_rows)
 			e = send_zero_rows(u, to, zero_rows * row_bytes, em);
 		to += zero_rows * row_bytes;
@@ -363,12 +363,12 @@ static enum err f8_refuse(const struct f8_rows *f, struct err_msg *em)
 }
 
 /* All of this rank's, from f->to on. */
-static enum err f8_part(const struct weights_plan *p, const struct arch_tensor *t, struct f8_rows *f, struct err_msg *em)
+static enum err f8_part(const struct weights_plan *p, const struct arch_tensor *t, u32 layer, struct f8_rows *f, struct err_msg *em)
 {
-	struct weights_range rows = weights_rows(p, t);
+	struct weights_range rows = weights_rows(p, t, layer);
 
 	for (u32 at = 0; at < rows.count; at += f->count, f->to += f->count) {
-		struct weights_range run = weights_file_rows(p, t, (struct weights_range){rows.first + at, rows.count - at});
+		struct weights_range run = weights_file_rows(p, t, layer, (struct weights_range){rows.first + at, rows.count - at});
 		u32 tasks = (run.count + F8_TASK_ROWS - 1) / F8_TASK_ROWS;
 		f->from = run.first;
 		f->count = run.count;
@@ -398,11 +398,11 @@ static enum err lay_out_f8(struct uploader *u, enum weight_slot slot, u32 layer,
 		struct f8_rows f = {.part = &q,
 				    .w = w,
 				    .to = done,
-				    .first_column = weights_columns(p, t).first,
+				    .first_column = weights_columns(p, t, layer).first,
 				    .groups = groups,
 				    .scales = u->packed};
-		e = f8_part(p, t, &f, em);
-		done += weights_rows(p, t).count;
+		e = f8_part(p, t, layer, &f, em);
+		done += weights_rows(p, t, layer).count;
 	}
 	return e;
 }

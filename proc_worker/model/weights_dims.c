@@ -104,7 +104,7 @@ static u32 state_dim(const struct model_config *c, enum arch_dim d)
 	}
 }
 
-u32 weights_dim(const struct model_config *c, enum arch_dim d)
+u32 weights_dim(const struct model_config *c, enum arch_dim d, u32 layer)
 {
 	switch (d) {
 	case DIM_NONE:
@@ -125,21 +125,21 @@ u32 weights_dim(const struct model_config *c, enum arch_dim d)
 	case DIM_HEAD_COUNT:
 		return c->heads;
 	case DIM_KV_HEAD_COUNT:
-		return c->kv_heads;
+		return model_kv_heads(c, layer);
 	case DIM_HEADS:
 		return c->heads * c->head_dim;
 	case DIM_KV_HEADS:
-		return c->kv_heads * c->head_dim;
+		return model_kv_heads(c, layer) * c->head_dim;
 	case DIM_HEADS_KV:
-		return (c->heads + c->kv_heads) * c->head_dim;
+		return (c->heads + model_kv_heads(c, layer)) * c->head_dim;
 	case DIM_HEADS_TWO:
 		return 2 * c->heads * c->head_dim;
 	case DIM_QKV:
-		return (c->heads + 2 * c->kv_heads) * c->head_dim;
+		return (c->heads + 2 * model_kv_heads(c, layer)) * c->head_dim;
 	case DIM_INTERMEDIATE:
-		return c->intermediate;
+		return model_intermediate(c, layer);
 	case DIM_GATE_UP:
-		return 2 * c->intermediate;
+		return 2 * model_intermediate(c, layer);
 	case DIM_EXPERTS:
 		return c->experts;
 	case DIM_EXPERT_INTERMEDIATE:
@@ -157,10 +157,12 @@ u32 weights_dim(const struct model_config *c, enum arch_dim d)
 	}
 }
 
-struct weights_range weights_dim_share(const struct weights_plan *p, enum arch_dim d)
+struct weights_range weights_dim_share(const struct weights_plan *p, enum arch_dim d, u32 layer)
 {
 	const struct model_config *c = p->config;
 	const struct model_shard *s = p->shard;
+	const u32 kv_heads = c->arch->by_layer ? model_shard_kv_heads(s, c, layer) : s->kv_heads;
+	const u32 intermediate = c->arch->by_layer ? model_intermediate(c, layer) / s->ranks : s->intermediate;
 
 	switch (d) {
 	case DIM_VOCAB:
@@ -168,14 +170,14 @@ struct weights_range weights_dim_share(const struct weights_plan *p, enum arch_d
 	case DIM_HEAD_COUNT:
 		return (struct weights_range){s->rank * s->heads, s->heads};
 	case DIM_KV_HEAD_COUNT:
-		return (struct weights_range){s->kv_first, s->kv_heads};
+		return (struct weights_range){model_shard_kv_first(s, c, layer), kv_heads};
 	case DIM_HEADS:
 		return (struct weights_range){s->rank * s->heads * c->head_dim, s->heads * c->head_dim};
 	case DIM_HEADS_QUERY:
 	case DIM_HEADS_VALUE:
-		return (struct weights_range){weights_dim(c, d) / s->ranks * s->rank, weights_dim(c, d) / s->ranks};
+		return (struct weights_range){weights_dim(c, d, layer) / s->ranks * s->rank, weights_dim(c, d, layer) / s->ranks};
 	case DIM_KV_HEADS:
-		return (struct weights_range){s->kv_first * c->head_dim, s->kv_heads * c->head_dim};
+		return (struct weights_range){model_shard_kv_first(s, c, layer) * c->head_dim, kv_heads * c->head_dim};
 	case DIM_GLOBAL_HEADS:
 		return (struct weights_range){s->rank * s->heads * c->global_head_dim, s->heads * c->global_head_dim};
 	case DIM_GLOBAL_KV_HEADS:
@@ -185,11 +187,11 @@ struct weights_range weights_dim_share(const struct weights_plan *p, enum arch_d
 	case DIM_STATE_KEYS:
 	case DIM_STATE_VALUES:
 	case DIM_STATE_HEADS: /* key heads are a multiple of the ranks, and heads of key heads */
-		return (struct weights_range){weights_dim(c, d) / s->ranks * s->rank, weights_dim(c, d) / s->ranks};
+		return (struct weights_range){weights_dim(c, d, layer) / s->ranks * s->rank, weights_dim(c, d, layer) / s->ranks};
 	case DIM_WIDE_INTERMEDIATE:
 		return (struct weights_range){s->rank * s->wide_intermediate, s->wide_intermediate};
 	case DIM_INTERMEDIATE:
-		return (struct weights_range){s->rank * s->intermediate, s->intermediate};
+		return (struct weights_range){s->rank * intermediate, intermediate};
 	case DIM_EXPERT_INTERMEDIATE:
 		return (struct weights_range){s->rank * s->expert_intermediate, s->expert_intermediate};
 	case DIM_EXPERT_GATE_UP:
@@ -197,6 +199,6 @@ struct weights_range weights_dim_share(const struct weights_plan *p, enum arch_d
 	case DIM_SHARED_INTERMEDIATE:
 		return (struct weights_range){s->rank * s->shared_intermediate, s->shared_intermediate};
 	default:
-		return (struct weights_range){0, weights_dim(c, d)};
+		return (struct weights_range){0, weights_dim(c, d, layer)};
 	}
 }

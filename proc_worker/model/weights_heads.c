@@ -26,7 +26,7 @@ bool weights_split_heads(const struct weights_plan *p, const struct arch_tensor 
 
 	if (WEIGHTS_SLOTS[t->slot].kind != SLOT_IS_HEADS || !whole)
 		return false;
-	const u32 latents = weights_dim(p->config, t->columns), part = weights_dim(p->config, t->rows);
+	const u32 latents = weights_dim(p->config, t->columns, layer), part = weights_dim(p->config, t->rows, layer);
 	const bool keys = t->slot == SLOT_HEAD_K;
 	arch_tensor_name(split, sizeof(split), t, layer, 0);
 	char *at = strstr(split, ".kv_b_proj.");
@@ -62,9 +62,9 @@ enum err weights_read_head(struct weights_reader *r, enum weight_slot slot, u32 
 
 	arch_tensor_name(name, sizeof(name), t, layer, 0);
 	const bool split = weights_split_heads(p, t, layer, name, sizeof(name), shape), turns = slot == SLOT_HEAD_K && !split;
-	const u32 rows = split ? w->n : weights_dim(p->config, t->rows), columns = split ? w->k : weights_dim(p->config, t->columns);
-	const u32 a_head = split ? w->n : weights_rows_of_file(p, t) / p->config->heads, number = p->shard->rank * p->shard->heads + head;
-	const u32 first = number * a_head + (split || t->before == DIM_NONE ? 0 : weights_dim(p->config, t->before));
+	const u32 rows = split ? w->n : weights_dim(p->config, t->rows, layer), columns = split ? w->k : weights_dim(p->config, t->columns, layer);
+	const u32 a_head = split ? w->n : weights_rows_of_file(p, t, layer) / p->config->heads, number = p->shard->rank * p->shard->heads + head;
+	const u32 first = number * a_head + (split || t->before == DIM_NONE ? 0 : weights_dim(p->config, t->before, layer));
 
 	ASSERT(w->n * w->k == rows * columns && number < p->config->heads);
 	if (!weights_stage(r, ((size_t)rows + 1) * columns * sizeof(float)))

@@ -35,22 +35,23 @@ bool weights_may_be_quantized(const struct weights_plan *p, enum weight_slot slo
 /* Decides about experts or streams: is never quantized. */
 bool weights_is_router(enum weight_slot slot);
 
-u32 weights_dim(const struct model_config *c, enum arch_dim d); /* weights_dims.c */
+/* Of `layer`, whose sizes others need not have; of a tensor that is in no layer, of any. weights_dims.c. */
+u32 weights_dim(const struct model_config *c, enum arch_dim d, u32 layer);
 /* This rank's part of a dimension that is divided. */
-struct weights_range weights_dim_share(const struct weights_plan *p, enum arch_dim d);
+struct weights_range weights_dim_share(const struct weights_plan *p, enum arch_dim d, u32 layer);
 /* This rank's rows of the part, and its columns. */
-struct weights_range weights_rows(const struct weights_plan *p, const struct arch_tensor *t);
+struct weights_range weights_rows(const struct weights_plan *p, const struct arch_tensor *t, u32 layer);
 /* Of `rows` of the part (at least one) those from the first on that lie side by side in the file's tensor: where. */
-struct weights_range weights_file_rows(const struct weights_plan *p, const struct arch_tensor *t, struct weights_range rows);
-struct weights_range weights_columns(const struct weights_plan *p, const struct arch_tensor *t);
+struct weights_range weights_file_rows(const struct weights_plan *p, const struct arch_tensor *t, u32 layer, struct weights_range rows);
+struct weights_range weights_columns(const struct weights_plan *p, const struct arch_tensor *t, u32 layer);
 /* Where the file has them; width 0: in their order. */
 struct tiles weights_column_tiles(const struct weights_plan *p, const struct arch_tensor *t);
-u32 weights_rows_of_file(const struct weights_plan *p, const struct arch_tensor *t);
+u32 weights_rows_of_file(const struct weights_plan *p, const struct arch_tensor *t, u32 layer);
 
 /* How many weights of a slot a layer (or the model) has; how many layers have the slot. */
 u32 weights_copies(const struct weights_plan *p, enum weight_slot slot);
 /* How many tensors of a layer (or of the model) `t` stands for in the file: one, or one an expert or a head. */
-u32 weights_tensors(const struct weights_plan *p, const struct arch_tensor *t);
+u32 weights_tensors(const struct weights_plan *p, const struct arch_tensor *t, u32 layer);
 u32 weights_layers(const struct weights_plan *p, enum weight_slot slot);
 /* Whether a tensor of the table is there in `layer`. */
 bool weights_tensor_applies(const struct weights_plan *p, const struct arch_tensor *t, u32 layer);
@@ -84,7 +85,7 @@ void weights_reader_fini(struct weights_reader *r);
  * call. NULL: out of memory. */
 const void *weights_aligned_rows(struct weights_reader *r, const struct st_tensor *t, u32 first, u32 rows);
 /* `rows` of the part `t`, whose tensor in a file is `st`, one behind the other: like weights_aligned_rows. */
-const void *weights_part_rows(struct weights_reader *r, const struct arch_tensor *t, const struct st_tensor *st,
+const void *weights_part_rows(struct weights_reader *r, const struct arch_tensor *t, const struct st_tensor *st, u32 layer,
 			      struct weights_range rows);
 /* Rows [first, first + count) of this rank's part of `t` become rows of `w` from `to` on. ERR_NO_MEMORY. */
 MUST_CHECK enum err weights_read_rows(struct weights_reader *r, const struct arch_tensor *t, u32 layer,

@@ -59,18 +59,18 @@ const void *weights_aligned_rows(struct weights_reader *r, const struct st_tenso
 	return aligned_rows(r, t, row_bytes_of(t), first, rows);
 }
 
-const void *weights_part_rows(struct weights_reader *r, const struct arch_tensor *t, const struct st_tensor *st,
+const void *weights_part_rows(struct weights_reader *r, const struct arch_tensor *t, const struct st_tensor *st, u32 layer,
 			      struct weights_range rows)
 {
-	size_t row_bytes = st->bytes / weights_rows_of_file(r->plan, t);
-	struct weights_range run = weights_file_rows(r->plan, t, rows);
+	size_t row_bytes = st->bytes / weights_rows_of_file(r->plan, t, layer);
+	struct weights_range run = weights_file_rows(r->plan, t, layer, rows);
 
 	if (run.count == rows.count)
 		return aligned_rows(r, st, row_bytes, run.first, run.count);
 	if (!weights_stage(r, rows.count * row_bytes))
 		return NULL;
 	for (u32 at = 0; at < rows.count; at += run.count) {
-		run = weights_file_rows(r->plan, t, (struct weights_range){rows.first + at, rows.count - at});
+		run = weights_file_rows(r->plan, t, layer, (struct weights_range){rows.first + at, rows.count - at});
 		memcpy((char *)r->staging + at * row_bytes, (const char *)st->data + run.first * row_bytes,
 		       run.count * row_bytes);
 	}
@@ -103,11 +103,11 @@ static void transpose_task(void *arg, u32 task, u32 thread)
 }
 
 /* Rows of the part, of a tensor that has them as columns. */
-static const void *transposed_rows(struct weights_reader *r, const struct arch_tensor *t, const struct st_tensor *st,
+static const void *transposed_rows(struct weights_reader *r, const struct arch_tensor *t, const struct st_tensor *st, u32 layer,
 				   struct weights_range rows)
 {
 	size_t columns = st->shape[0], wide = st->shape[1], bytes = kern_dtype_bytes(st->dtype);
-	struct weights_range run = weights_file_rows(r->plan, t, rows);
+	struct weights_range run = weights_file_rows(r->plan, t, layer, rows);
 
 	ASSERT(run.count == rows.count); /* none of the table is in groups, too */
 	if (!weights_stage(r, rows.count * columns * bytes))
@@ -139,11 +139,11 @@ static float part_factor(const struct weights_plan *p, const struct arch_tensor 
 }
 
 /* Rows that are multiplied before they are rounded, some at a time. */
-static enum err read_scaled(struct weights_reader *r, const struct arch_tensor *t, const struct st_tensor *st, struct weights_range rows,
+static enum err read_scaled(struct weights_reader *r, const struct arch_tensor *t, const struct st_tensor *st, u32 layer, struct weights_range rows,
 			    struct kern_weight *w, u32 to, struct err_msg *em)
 {
 	const struct weights_plan *p = r->plan;
-	const size_t columns = weights_dim(p->config, t->columns), row_bytes = row_bytes_of(st);
+	const size_t columns = weights_dim(p->config, t->columns, layer), row_bytes = row_bytes_of(st);
 	const float factor = part_factor(p, t);
 	bool finite = true;
 
@@ -151,12 +151,12 @@ static enum err read_scaled(struct weights_reader *r, const struct arch_tensor *
 		return err_set(em, ERR_NO_MEMORY, "out of memory for tensor %s", st->name);
 	float *values = r->staging;
 	for (u32 at = 0, n; at < rows.count; at += n) {
-		struct weights_range run = weights_file_rows(p, t, (struct weights_range){rows.first + at, rows.count - at});
+		struct weights_range run = weights_file_rows(p, t, layer, (struct weights_range){rows.first + at, rows.count - at});
 		n = run.count < SCALED_ROWS ? run.count : SCALED_ROWS;
 		kern_convert(values, KERN_F32, (const char *)st->data + run.first * row_bytes, st->dtype, n * columns);
 		for (size_t i = 0; i < n * columns; i++)
 			values[i] *= factor;
-		finite = kern_weight_rows(w, to + at, n, values + weights_columns(p, t).first, KERN_F32, columns, p->threads) && finite;
+		finite = kern_weight_rows(w, to + at, n, values + weights_columns(p, t, layer).first, KERN_F32, columns, p->threads) && finite;
 	}
 	enum err e = finite ? ERR_OK : finite_check(st, w->dtype, p->threads, em);
 	return finite || e ? e
@@ -165,11 +165,11 @@ static enum err read_scaled(struct weights_reader *r, const struct arch_tensor *
 }
 
 /* Rows' columns of this rank one behind the other, where the file has them in another order. */
-static const char *untiled(struct weights_reader *r, const struct arch_tensor *t, const char *src, size_t element, u32 rows)
+static const char *untiled(struct weights_reader *r, const struct arch_tensor *t, u32 layer, const char *src, size_t element, u32 rows)
 {
-	const struct weights_range columns = weights_columns(r->plan, t);
+	const struct weights_range columns = weights_columns(r->plan, t, layer);
 	const struct tiles tiles = weights_column_tiles(r->plan, t);
-	const size_t whole = weights_dim(r->plan->config, t->columns), bytes = rows * columns.count * element;
+	const size_t whole = weights_dim(r->plan->config, t->columns, layer), bytes = rows * columns.count * element;
 
 	if (bytes > r->untiled_bytes) {
 		void *grown = realloc(r->untiled, bytes);
@@ -187,21 +187,21 @@ static const char *untiled(struct weights_reader *r, const struct arch_tensor *t
 	return r->untiled;
 }
 
-static enum err read_plain(struct weights_reader *r, const struct arch_tensor *t, const struct st_tensor *st,
+static enum err read_plain(struct weights_reader *r, const struct arch_tensor *t, const struct st_tensor *st, u32 layer,
 			   struct weights_range rows, struct kern_weight *w, u32 to, struct err_msg *em)
 {
 	const struct weights_plan *p = r->plan;
 	if (part_factor(p, t) != 1)
-		return read_scaled(r, t, st, rows, w, to, em);
-	const char *src = t->transposed ? transposed_rows(r, t, st, rows) : weights_part_rows(r, t, st, rows);
+		return read_scaled(r, t, st, layer, rows, w, to, em);
+	const char *src = t->transposed ? transposed_rows(r, t, st, layer, rows) : weights_part_rows(r, t, st, layer, rows);
 	const bool tiled = weights_column_tiles(p, t).width > 0;
 
 	if (src && tiled)
-		src = untiled(r, t, src, kern_dtype_bytes(st->dtype), rows.count);
+		src = untiled(r, t, layer, src, kern_dtype_bytes(st->dtype), rows.count);
 	if (!src)
 		return err_set(em, ERR_NO_MEMORY, "out of memory for tensor %s", st->name);
-	bool finite = kern_weight_rows(w, to, rows.count, tiled ? src : src + weights_columns(p, t).first * kern_dtype_bytes(st->dtype), st->dtype,
-				       tiled ? w->k : weights_dim(p->config, t->columns), p->threads);
+	bool finite = kern_weight_rows(w, to, rows.count, tiled ? src : src + weights_columns(p, t, layer).first * kern_dtype_bytes(st->dtype), st->dtype,
+				       tiled ? w->k : weights_dim(p->config, t->columns, layer), p->threads);
 	return finite ? ERR_OK : finite_check(st, w->dtype, p->threads, em);
 }
 
@@ -212,7 +212,7 @@ static enum err read_part(struct weights_reader *r, const struct arch_tensor *t,
 	const struct weights_plan *p = r->plan;
 
 	if (q->format == QUANT_NONE)
-		return read_plain(r, t, find_tensor(p, t, layer, expert), rows, w, to, em);
+		return read_plain(r, t, find_tensor(p, t, layer, expert), layer, rows, w, to, em);
 	if (part_factor(p, t) != 1)
 		return err_set(em, ERR_UNSUPPORTED,
 			       "quantized checkpoints of a %s are not read whose config.json has multipliers: use the checkpoint that it was made from with "
@@ -220,9 +220,9 @@ static enum err read_part(struct weights_reader *r, const struct arch_tensor *t,
 			       p->config->arch->name);
 	enum err e = ERR_OK;
 	for (u32 at = 0, n; !e && at < rows.count; at += n) {
-		struct weights_range run = weights_file_rows(p, t, (struct weights_range){rows.first + at, rows.count - at});
+		struct weights_range run = weights_file_rows(p, t, layer, (struct weights_range){rows.first + at, rows.count - at});
 		n = run.count;
-		e = quant_tensor_load(w, to + at, q, run.first, n, weights_columns(p, t).first, p->threads, em);
+		e = quant_tensor_load(w, to + at, q, run.first, n, weights_columns(p, t, layer).first, p->threads, em);
 	}
 	return e;
 }
@@ -237,7 +237,7 @@ static struct quant_tensor part_of(const struct weights_plan *p, const struct ar
 enum err weights_read_rows(struct weights_reader *r, const struct arch_tensor *t, u32 layer, u32 expert,
 			   u32 first, u32 count, struct kern_weight *w, u32 to, struct err_msg *em)
 {
-	struct weights_range share = weights_rows(r->plan, t), rows = {share.first + first, count};
+	struct weights_range share = weights_rows(r->plan, t, layer), rows = {share.first + first, count};
 	struct quant_tensor q = part_of(r->plan, t, layer, expert);
 
 	ASSERT(first + count <= share.count);
@@ -257,7 +257,7 @@ enum err weights_read_matrix(struct weights_reader *r, enum weight_slot slot, u3
 		const struct arch_tensor *t = &a->tensors[i];
 		if (t->slot != source || !weights_tensor_applies(p, t, layer))
 			continue;
-		struct weights_range rows = weights_rows(p, t);
+		struct weights_range rows = weights_rows(p, t, layer);
 		struct quant_tensor q = part_of(p, t, layer, expert);
 		if (order && !w->order) {
 			quant_tensor_order(&q, order);
@@ -277,7 +277,7 @@ enum err weights_read_embed(struct weights_reader *r, void *out, struct err_msg 
 
 	while (t->slot != SLOT_EMBED)
 		t++;
-	struct weights_range rows = weights_rows(p, t);
+	struct weights_range rows = weights_rows(p, t, 0);
 	struct quant_tensor q = weights_quant_part(p, t, 0, 0);
 	return quant_tensor_expand(out, p->dtype, &q, rows.first, rows.count, p->threads, em);
 }
@@ -292,15 +292,15 @@ enum err weights_read_table(struct weights_reader *r, enum weight_slot slot, voi
 		if (t->slot != slot)
 			continue;
 		const struct st_tensor *st = find_tensor(p, t, 0, 0);
-		struct weights_range rows = weights_rows(p, t);
+		struct weights_range rows = weights_rows(p, t, 0);
 		if (!st->usable) { /* blocks: never looked up row by row */
 			struct quant_tensor q = weights_quant_part(p, t, 0, 0);
 			return quant_tensor_expand(out, p->dtype, &q, rows.first, rows.count, p->threads, em);
 		}
-		const void *src = weights_part_rows(r, t, st, rows);
+		const void *src = weights_part_rows(r, t, st, 0, rows);
 		if (!src)
 			return err_set(em, ERR_NO_MEMORY, "out of memory for tensor %s", st->name);
-		size_t count = (size_t)rows.count * weights_dim(p->config, t->columns);
+		size_t count = (size_t)rows.count * weights_dim(p->config, t->columns, 0);
 		if (!kern_all_finite(src, st->dtype, p->dtype, count))
 			return finite_check(st, p->dtype, p->threads, em);
 		kern_convert(out, p->dtype, src, st->dtype, count);
@@ -309,11 +309,11 @@ enum err weights_read_table(struct weights_reader *r, enum weight_slot slot, voi
 }
 
 /* Of each row this rank's columns; vectors have one. Returns how many values that is. */
-static u32 convert_rows(const struct weights_plan *p, const struct arch_tensor *t, const void *src, enum kern_dtype dtype, u32 rows,
+static u32 convert_rows(const struct weights_plan *p, const struct arch_tensor *t, u32 layer, const void *src, enum kern_dtype dtype, u32 rows,
 			float *out)
 {
-	struct weights_range columns = weights_columns(p, t);
-	size_t whole = weights_dim(p->config, t->columns), bytes = kern_dtype_bytes(dtype);
+	struct weights_range columns = weights_columns(p, t, layer);
+	size_t whole = weights_dim(p->config, t->columns, layer), bytes = kern_dtype_bytes(dtype);
 
 	if (columns.count == whole) {
 		kern_convert(out, KERN_F32, src, dtype, rows * whole);
@@ -418,7 +418,7 @@ static float vector_factor(const struct weights_plan *p, enum weight_slot slot)
 static enum err read_heads(struct weights_reader *r, const struct arch_tensor *t, u32 layer, float *out, u32 *done, struct err_msg *em)
 {
 	const struct weights_plan *p = r->plan;
-	const struct weights_range rows = weights_rows(p, t);
+	const struct weights_range rows = weights_rows(p, t, layer);
 	const u32 width = p->config->head_dim;
 
 	for (u32 at = rows.first; at < rows.first + rows.count; at += width, *done += width) {
@@ -453,22 +453,22 @@ enum err weights_read_vector(struct weights_reader *r, enum weight_slot slot, u3
 			continue;
 		}
 		const struct st_tensor *st = find_tensor(p, &a->tensors[i], layer, 0);
-		struct weights_range rows = weights_rows(p, &a->tensors[i]);
-		const void *src = weights_part_rows(r, &a->tensors[i], st, rows);
+		struct weights_range rows = weights_rows(p, &a->tensors[i], layer);
+		const void *src = weights_part_rows(r, &a->tensors[i], st, layer, rows);
 		if (!src)
 			return err_set(em, ERR_NO_MEMORY, "out of memory for tensor %s", st->name);
-		if (!kern_all_finite(src, st->dtype, KERN_F32, (size_t)rows.count * weights_dim(p->config, a->tensors[i].columns)))
+		if (!kern_all_finite(src, st->dtype, KERN_F32, (size_t)rows.count * weights_dim(p->config, a->tensors[i].columns, layer)))
 			return finite_check(st, KERN_F32, p->threads, em);
 		const u32 before = done;
 		done += slot == SLOT_CONV || slot == SLOT_RATES ? convert_channels(p, &a->tensors[i], layer, src, st->dtype, rows.count, out + done)
-					  : convert_rows(p, &a->tensors[i], src, st->dtype, rows.count, out + done);
+					  : convert_rows(p, &a->tensors[i], layer, src, st->dtype, rows.count, out + done);
 		enum err e = ERR_OK;
 		if (slot == SLOT_RATE_LOG && quant_config_has(&p->config->quant, QUANT_GGUF))
 			e = make_rates(st, out + before, done - before, em);
 		if (!e && slot == SLOT_RATE_LOG)
 			e = bound_rates(st, out + before, done - before, em);
 		else if (!e && slot == SLOT_RATES) /* one tensor, of which columns have become rows */
-			e = expand_rates(p, st, out, rows.count * weights_dim(p->config, a->tensors[i].columns), em);
+			e = expand_rates(p, st, out, rows.count * weights_dim(p->config, a->tensors[i].columns, layer), em);
 		if (e)
 			return e;
 	}

@@ -11,10 +11,10 @@ enum { NAME_MAX_BYTES = 256 };
 
 /* ---------------------------------------------------------------- shapes and shares */
 
-struct weights_range weights_rows(const struct weights_plan *p, const struct arch_tensor *t)
+struct weights_range weights_rows(const struct weights_plan *p, const struct arch_tensor *t, u32 layer)
 {
-	return t->split == SPLIT_ROWS ? weights_dim_share(p, t->rows)
-				      : (struct weights_range){0, weights_dim(p->config, t->rows)};
+	return t->split == SPLIT_ROWS ? weights_dim_share(p, t->rows, layer)
+				      : (struct weights_range){0, weights_dim(p->config, t->rows, layer)};
 }
 
 static u32 group_count(const struct model_config *c, enum arch_groups groups)
@@ -43,11 +43,11 @@ static struct tiles tiles_of(const struct model_config *c, enum arch_dim d)
 	return (struct tiles){r->tiled ? width : 0, r->heads, r->key_heads};
 }
 
-struct weights_range weights_file_rows(const struct weights_plan *p, const struct arch_tensor *t, struct weights_range rows)
+struct weights_range weights_file_rows(const struct weights_plan *p, const struct arch_tensor *t, u32 layer, struct weights_range rows)
 {
 	u32 groups = group_count(p->config, t->grouped);
-	u32 before = t->before == DIM_NONE ? 0 : weights_dim(p->config, t->before) / groups;
-	u32 whole = weights_rows_of_file(p, t) / groups, part = weights_dim(p->config, t->rows) / groups;
+	u32 before = t->before == DIM_NONE ? 0 : weights_dim(p->config, t->before, layer) / groups;
+	u32 whole = weights_rows_of_file(p, t, layer) / groups, part = weights_dim(p->config, t->rows, layer) / groups;
 	const struct tiles tiles = tiles_of(p->config, t->rows);
 
 	ASSERT(rows.count > 0);
@@ -58,17 +58,17 @@ struct weights_range weights_file_rows(const struct weights_plan *p, const struc
 	return (struct weights_range){rows.first / part * whole + before + within, rows.count < left ? rows.count : left};
 }
 
-u32 weights_rows_of_file(const struct weights_plan *p, const struct arch_tensor *t)
+u32 weights_rows_of_file(const struct weights_plan *p, const struct arch_tensor *t, u32 layer)
 {
 	if (t->a_head)
 		return p->config->heads;
-	return weights_dim(p->config, t->whole == DIM_NONE ? t->rows : t->whole);
+	return weights_dim(p->config, t->whole == DIM_NONE ? t->rows : t->whole, layer);
 }
 
-struct weights_range weights_columns(const struct weights_plan *p, const struct arch_tensor *t)
+struct weights_range weights_columns(const struct weights_plan *p, const struct arch_tensor *t, u32 layer)
 {
-	return t->split == SPLIT_COLUMNS ? weights_dim_share(p, t->columns)
-					 : (struct weights_range){0, weights_dim(p->config, t->columns)};
+	return t->split == SPLIT_COLUMNS ? weights_dim_share(p, t->columns, layer)
+					 : (struct weights_range){0, weights_dim(p->config, t->columns, layer)};
 }
 
 struct tiles weights_column_tiles(const struct weights_plan *p, const struct arch_tensor *t)
@@ -197,9 +197,9 @@ u32 weights_copies(const struct weights_plan *p, enum weight_slot slot)
 	}
 }
 
-u32 weights_tensors(const struct weights_plan *p, const struct arch_tensor *t)
+u32 weights_tensors(const struct weights_plan *p, const struct arch_tensor *t, u32 layer)
 {
-	return t->by_head ? weights_dim(p->config, t->rows) / p->config->head_dim : weights_copies(p, t->slot);
+	return t->by_head ? weights_dim(p->config, t->rows, layer) / p->config->head_dim : weights_copies(p, t->slot);
 }
 
 u32 weights_layers(const struct weights_plan *p, enum weight_slot slot)
@@ -352,8 +352,8 @@ void weights_slot_shape(const struct weights_plan *p, enum weight_slot slot, u32
 	slot = weights_source_slot(p, slot);
 	for (u32 i = 0; i < a->tensor_count; i++)
 		if (a->tensors[i].slot == slot && weights_tensor_applies(p, &a->tensors[i], layer)) {
-			*rows += weights_rows(p, &a->tensors[i]).count;
-			*columns = weights_columns(p, &a->tensors[i]).count;
+			*rows += weights_rows(p, &a->tensors[i], layer).count;
+			*columns = weights_columns(p, &a->tensors[i], layer).count;
 		}
 	if (slot == SLOT_HEAD_K) { /* read the other way round than the file has it: from keys to latents */
 		u32 turned = *rows;
@@ -382,7 +382,7 @@ static enum err check_tensor(const struct weights_plan *p, const struct arch_ten
 			     struct err_msg *em)
 {
 	char name[NAME_MAX_BYTES], found[128], wanted[128];
-	u64 shape[3] = {t->by_head ? p->config->head_dim : weights_rows_of_file(p, t), weights_dim(p->config, t->columns)};
+	u64 shape[3] = {t->by_head ? p->config->head_dim : weights_rows_of_file(p, t, layer), weights_dim(p->config, t->columns, layer)};
 	u32 dims = t->columns == DIM_NONE ? 1 : 2;
 
 	arch_tensor_name(name, sizeof(name), t, layer, expert);
@@ -431,7 +431,7 @@ static enum err check_tensors(const struct weights_plan *p, const struct arch_te
 	enum err e = ERR_OK;
 
 	for (u32 layer = 0; layer < weights_layers(p, t->slot); layer++)
-		for (u32 x = 0; !e && weights_tensor_applies(p, t, layer) && x < weights_tensors(p, t); x++)
+		for (u32 x = 0; !e && weights_tensor_applies(p, t, layer) && x < weights_tensors(p, t, layer); x++)
 			e = check_tensor(p, t, layer, x, em);
 	return e;
 }
@@ -557,7 +557,7 @@ struct quant_tensor weights_quant_part(const struct weights_plan *p, const struc
 	struct quant_tensor q;
 	struct err_msg em;
 
-	u64 shape[2] = {weights_rows_of_file(p, t), weights_dim(p->config, t->columns)};
+	u64 shape[2] = {weights_rows_of_file(p, t, layer), weights_dim(p->config, t->columns, layer)};
 
 	arch_tensor_name(name, sizeof(name), t, layer, expert);
 	weights_split_heads(p, t, layer, name, sizeof(name), shape);
@@ -592,7 +592,7 @@ static enum kern_dtype stored_type(const struct weights_plan *p, enum weight_slo
 		const struct arch_tensor *t = &a->tensors[i];
 		if (t->slot != slot || !weights_may_be_quantized(p, slot) || !weights_tensor_applies(p, t, layer))
 			continue;
-		struct weights_range columns = weights_columns(p, t);
+		struct weights_range columns = weights_columns(p, t, layer);
 		for (u32 expert = 0; expert < weights_copies(p, slot); expert++) {
 			struct quant_tensor q = weights_quant_part(p, t, layer, expert);
 			enum kern_dtype mine = quant_tensor_kept(&q, columns.first, columns.count);

@@ -36,6 +36,7 @@ import families_known  # noqa: E402
 import families_latent  # noqa: E402
 import families_llama4  # noqa: E402
 import families_recurrent  # noqa: E402
+import families_remote  # noqa: E402
 import families_renamed  # noqa: E402
 import families_standins  # noqa: E402
 import families_vision  # noqa: E402
@@ -205,6 +206,7 @@ def build(config, save, folder):
         model = AutoModelForCausalLM.from_config(wanted, **how).eval()
     else:  # known there by its whole alone
         model = getattr(transformers, config["architectures"][0])._from_config(wanted, **how).eval()
+    families_remote.remake(model, config)
     fill(model, config, getattr(torch, save.get("dtype", "float32")))
     write(model, config, save, folder)
     return model
@@ -348,6 +350,7 @@ granitemoehybrid/none granitemoehybrid/no-positions vaultgemma/none helium/biase
 minimax_m2/save-raw dots1/groups solar_open/none flex_olmo/none mistral4/beta mistral4/groups youtu/none minicpm/none minicpm/scales-missing mimo/none
 gpt_oss/none gpt_oss/limit internlm2/none internlm2/odd internlm2/bias-mqa internlm3/qkv-bias internlm3/bias known/internlm2_5-7b-chat
 gpt2/none gpt2/untied gpt2/odd gpt2/save-base opt/none opt/no-bias gpt_neox/none gpt_neox/sequential gpt_neox/no-bias gpt_neox/odd
+nemotron-nas/none nemotron-nas/nothing-between nemotron-nas/odd deci/none
 falcon/none falcon/newer falcon/newer-one-norm falcon/odd-newer falcon/odd-older
 gpt_bigcode/none gpt_bigcode/untied gpt_bigcode/odd-mha gptj/none gptj/odd codegen/none codegen/odd
 known/llama-3.2-1b known/qwen2.5-0.5b known/qwen3-0.6b known/phi-4-mini known/gemma-2b known/gemma-2-2b
@@ -411,7 +414,7 @@ def keep_all(path):
 def keep_device(path):
     """Models in bfloat16 of sizes that devices take: prompts, what follows, and how sure that is."""
     lines = []
-    for name, config, save in [*families_cases.device_cases(), *families_gpt.device_cases()]:
+    for name, config, save in [*families_cases.device_cases(), *families_gpt.device_cases(), *families_remote.device_cases()]:
         with tempfile.TemporaryDirectory() as scratch:
             folder = pathlib.Path(scratch) / "model"
             model = build(config, {"dtype": "bfloat16", **save}, folder)
@@ -433,6 +436,7 @@ def all_cases():
     yield from families_gpt.cases()
     yield from families_llama4.cases()
     yield from families_recurrent.cases()
+    yield from families_remote.cases()
     yield from families_renamed.cases()
     yield from families_known.cases()
     yield from families_vision.cases()

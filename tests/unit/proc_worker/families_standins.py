@@ -10,6 +10,7 @@ import re
 
 import torch
 
+import families_remote
 import families_renamed
 
 INTERNLM2 = [(r"model\.embed_tokens", "model.tok_embeddings"), (r"lm_head", "output"), (r"input_layernorm", "attention_norm"),
@@ -104,6 +105,8 @@ def minicpm(c):
 
 def config(c):
     """What the reference is made from."""
+    if families_remote.has(c):
+        return families_remote.config(c)
     if c["model_type"] == "minicpm":
         return minicpm(c)
     if c["model_type"] == "mimo":

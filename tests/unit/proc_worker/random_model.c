@@ -76,7 +76,7 @@ static void write_f8(struct writer *w, const char *name, u32 rows, u32 columns)
 
 static void write_tensor(struct writer *w, const struct arch_tensor *t, u32 layer, u32 expert)
 {
-	u32 rows = weights_rows_of_file(&w->plan, t), columns = weights_dim(&w->config, t->columns);
+	u32 rows = weights_rows_of_file(&w->plan, t, layer), columns = weights_dim(&w->config, t->columns, layer);
 	bool vector = t->columns == DIM_NONE, norm = WEIGHTS_SLOTS[t->slot].kind == SLOT_IS_NORM;
 	const bool factor = t->slot == SLOT_LAYER_SCALE || t->slot == SLOT_EXPERT_SCALES || t->slot == SLOT_ALTUP_SCALE || t->slot == SLOT_SKIP || t->slot == SLOT_GATE_NORM;
 	/* Of a state most is there a token later. */
@@ -140,7 +140,7 @@ void random_model_write(struct random_model *m, const char *config, u64 seed)
 			continue;
 		for (u32 layer = 0; layer < weights_layers(&w.plan, t->slot); layer++)
 			for (u32 x = 0; weights_tensor_applies(&w.plan, t, layer) &&
-					x < weights_tensors(&w.plan, t);
+					x < weights_tensors(&w.plan, t, layer);
 			     x++)
 				write_tensor(&w, t, layer, x);
 	}

@@ -179,7 +179,7 @@ Test(config_gpt, a_shared_key_is_on_every_rank)
 
 	good("");
 	cr_assert_eq(model_shard_init(&s, &c, 1, 2, &em), ERR_OK, "%s", em.text);
-	cr_assert(s.heads == 2 && s.kv_heads == 1 && s.kv_first == 0 && s.intermediate == 96);
+	cr_assert(s.heads == 2 && s.kv_heads == 1 && model_shard_kv_first(&s, &c, 0) == 0 && s.intermediate == 96);
 	cr_assert_eq(model_shard_init(&s, &c, 0, 3, &em), ERR_INVALID);
 	cr_assert(strstr(em.text, "4 attention heads cannot be divided by it"), "%s", em.text);
 }

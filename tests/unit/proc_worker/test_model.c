@@ -515,7 +515,7 @@ Test(model, a_group_size_that_does_not_divide_is_refused)
 Test(model, ranks_cover_the_vocabulary_and_share_kv_heads)
 {
 	struct model_config c = {
-		.heads = 8, .kv_heads = 2, .intermediate = 16, .vocab_size = 10, .hidden = 8};
+		.arch = arch_find("LlamaForCausalLM"), .heads = 8, .kv_heads = 2, .intermediate = 16, .vocab_size = 10, .hidden = 8};
 	struct model_shard s;
 	u32 next = 0;
 
@@ -525,7 +525,7 @@ Test(model, ranks_cover_the_vocabulary_and_share_kv_heads)
 		next += s.vocab_rows;
 		cr_assert_eq(s.heads, 2);
 		cr_assert_eq(s.kv_heads, 1);
-		cr_assert_eq(s.kv_first, r / 2);
+		cr_assert_eq(model_shard_kv_first(&s, &c, 0), r / 2);
 	}
 	cr_assert_eq(next, 10);
 }
