@@ -356,6 +356,9 @@ struct arch {
 	const char *recurrent_layer;   /* what "layer_types" calls these */
 	bool state_beside; /* every layer keeps a state and attends, side by side, and both are added: config_beside.c */
 	bool single_blocks; /* a layer is one block, of attention, of a state, an MLP or experts ("hybrid_override_pattern"), and nothing rotates: config_blocks.c */
+	bool halved; /* the MLP is half as wide as "intermediate_size" says */
+	bool rotary_alone; /* some models of the name have ALiBi, and are refused: config_remote.c */
+	bool unit_head; /* rows of lm_head are divided by their lengths */
 	bool by_layer; /* layers have KV heads and MLPs of their own sizes, or lack one of both ("block_configs"): config_by_layer.c */
 	u32 state_head_dim; /* of RECURRENT_SCAN: values of a head, where "mamba_d_head" says nothing else; 0: "mamba_expand" says it */
 	u32 state_groups, state_key_dim; /* "mamba_n_groups", "mamba_d_state"; 0: 1 and 256 */

@@ -13,6 +13,19 @@
 	{SLOT_DOWN, down ".weight", DIM_HIDDEN, DIM_INTERMEDIATE, SPLIT_COLUMNS}, \
 	GPT_VECTOR(SLOT_DOWN_BIAS, down ".bias")
 
+/* Qwen 1: Llama under GPT-2's names, with biases of q, k and v; what is activated is the second matrix. */
+static const struct arch_tensor QWEN[] = {
+	{SLOT_EMBED, GPT2 "wte.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS},
+	{SLOT_LM_HEAD, "lm_head.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS},
+	GPT_VECTOR(SLOT_FINAL_NORM, GPT2 "ln_f.weight"),
+	GPT_VECTOR(SLOT_ATTN_NORM, GPT2_LAYER "ln_1.weight"), GPT_VECTOR(SLOT_MLP_NORM, GPT2_LAYER "ln_2.weight"),
+	PACKED_QKV(SLOT_QKV, GPT2_LAYER "attn.c_attn.weight", DIM_HIDDEN), PACKED_QKV(SLOT_QKV_BIAS, GPT2_LAYER "attn.c_attn.bias", DIM_NONE),
+	{SLOT_ATTN_OUT, GPT2_LAYER "attn.c_proj.weight", DIM_HIDDEN, DIM_HEADS, SPLIT_COLUMNS},
+	{SLOT_GATE_UP, GPT2_LAYER "mlp.w2.weight", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS},
+	{SLOT_GATE_UP, GPT2_LAYER "mlp.w1.weight", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS},
+	{SLOT_DOWN, GPT2_LAYER "mlp.c_proj.weight", DIM_HIDDEN, DIM_INTERMEDIATE, SPLIT_COLUMNS},
+};
+
 /* q, k and v are fused for each KV head, of which there may be one for all; in GGUF files they lie one behind the other. */
 #define FALCON_NORM(norm, bias, name, when) \
 	{norm, GPT2_LAYER name ".weight", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, when}, {bias, GPT2_LAYER name ".bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, when}

@@ -172,6 +172,15 @@ static const struct arch_tensor SARVAM_MOE[] = {
 	{SLOT_CHOICE_BIAS, LAYER "mlp.gate.expert_bias", DIM_EXPERTS, DIM_NONE, SPLIT_NONE, WHEN_EXPERTS},
 };
 
+/* Likewise. */
+#define PACKED_QKV(slot, name, columns) \
+	{slot, name, DIM_HEADS, columns, SPLIT_ROWS, .whole = DIM_QKV}, \
+	{slot, name, DIM_KV_HEADS, columns, SPLIT_ROWS, .whole = DIM_QKV, .before = DIM_HEADS}, \
+	{slot, name, DIM_KV_HEADS, columns, SPLIT_ROWS, .whole = DIM_QKV, .before = DIM_HEADS_KV}
+static const struct arch_tensor BAICHUAN[] = {
+	EMBEDDINGS, NORMS, PACKED_QKV(SLOT_QKV, ATTENTION "W_pack.weight", DIM_HIDDEN), ATTENTION_OUT, MLP,
+};
+
 /* The two parts of kv_b_proj, which lie head by head, are on either side of attention (DeepSeek-AI 2024). */
 #define LATENT_ATTENTION \
 	{SLOT_QKV, ATTENTION "q_proj.weight", DIM_HEADS_QUERY, DIM_HIDDEN, SPLIT_ROWS, WHEN_NO_Q_RANK}, \
@@ -295,6 +304,10 @@ static const struct arch_tensor SEED_OSS[] = {
 	NORMS, FINAL_NORM(SLOT_FINAL_NORM_BIAS, "norm.bias"), \
 	NORM(SLOT_ATTN_NORM_BIAS, "input_layernorm.bias"), \
 	NORM(SLOT_MLP_NORM_BIAS, "post_attention_layernorm.bias")
+
+static const struct arch_tensor ORION[] = {
+	EMBEDDINGS, LAYER_NORMS, ATTENTION_MATRICES, ATTENTION_BIASES, MLP,
+};
 
 #define UNGATED(up, down) \
 	{SLOT_GATE_UP, LAYER "mlp." up ".weight", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS}, \

@@ -86,6 +86,8 @@ static enum err read_intermediate(struct model_config *c, json_val v, struct err
 		e = err_set(em, ERR_INVALID,
 			    "config.json: \"intermediate_size\" is missing, and %u times hidden_size, which is %u, is more than %d", inner,
 			    c->hidden, CONFIG_DIM_MAX);
+	if (!e && c->arch->halved && (c->intermediate /= 2) == 0)
+		e = err_set(em, ERR_INVALID, "config.json: \"intermediate_size\" is 1; of a %s the MLP is half as wide", c->arch->name);
 	return e;
 }
 
@@ -95,6 +97,8 @@ static enum err read_sizes(struct model_config *c, json_val v, struct err_msg *e
 
 	if (!e)
 		e = config_need_u32(v, "hidden_size", CONFIG_DIM_MAX, &c->hidden, em);
+	if (!e && c->arch->rotary_alone)
+		e = config_check_baichuan(c, v, em);
 	if (!e)
 		e = read_intermediate(c, v, em);
 	if (!e)
@@ -120,6 +124,8 @@ static enum err read_sizes(struct model_config *c, json_val v, struct err_msg *e
 		e = config_read_multi_query(c, v, em);
 	if (!e)
 		e = size_or(v, "max_position_embeddings", CONFIG_CONTEXT_MAX, c->arch->context, &c->context_max, em);
+	if (!e && arch_has_own(c->arch, "seq_length"))
+		e = config_read_seq_length(c, v, em);
 	u32 embedded = c->hidden;
 	if (!e)
 		e = config_may_u32(v, "word_embed_proj_dim", CONFIG_DIM_MAX, c->hidden, &embedded, em);

@@ -112,6 +112,11 @@ MUST_CHECK enum err config_read_falcon(struct model_config *c, json_val v, struc
 /* Which block each layer of a family with arch.single_blocks is: fills the number of layers, their flags and own_kv_layers. */
 MUST_CHECK enum err config_read_blocks(struct model_config *c, json_val v, struct err_msg *em);
 
+/* Of a Baichuan, with `c` filled up to the hidden size: that its heads rotate. ERR_UNSUPPORTED: they have ALiBi. */
+MUST_CHECK enum err config_check_baichuan(const struct model_config *c, json_val v, struct err_msg *em);
+/* Of a family with "seq_length", with `c` filled up to context_max: ends that where the model would compute otherwise. ERR_FORMAT, ERR_INVALID. */
+MUST_CHECK enum err config_read_seq_length(struct model_config *c, json_val v, struct err_msg *em);
+
 /* How many KV heads each layer of a family with arch.by_layer has and how wide its MLP is, with `c` filled up to the number of heads: fills flags,
  * own_kv_layers, kv_heads and intermediate, too. ERR_FORMAT, ERR_INVALID, ERR_UNSUPPORTED: name layer and field. */
 MUST_CHECK enum err config_read_by_layer(struct model_config *c, json_val v, struct err_msg *em);

@@ -138,7 +138,27 @@ static float part_factor(const struct weights_plan *p, const struct arch_tensor 
 	return t->scale == SCALE_NONE ? 1 : p->config->scales[t->scale];
 }
 
-/* Rows that are multiplied before they are rounded, some at a time. */
+/* Of lm_head of a family with arch.unit_head: rows are divided by their lengths. */
+static bool has_unit_rows(const struct weights_plan *p, const struct arch_tensor *t)
+{
+	return p->config->arch->unit_head && t->slot == SLOT_LM_HEAD;
+}
+
+static void divide_rows(float *values, u32 rows, size_t columns)
+{
+	const double least = 1e-12; /* as the authors' program has it */
+
+	for (u32 r = 0; r < rows; r++, values += columns) {
+		double squares = 0;
+		for (size_t i = 0; i < columns; i++)
+			squares += (double)values[i] * (double)values[i];
+		const double length = fmax(sqrt(squares), least);
+		for (size_t i = 0; i < columns; i++)
+			values[i] = (float)((double)values[i] / length);
+	}
+}
+
+/* Rows that are multiplied or divided before they are rounded, some at a time. */
 static enum err read_scaled(struct weights_reader *r, const struct arch_tensor *t, const struct st_tensor *st, u32 layer, struct weights_range rows,
 			    struct kern_weight *w, u32 to, struct err_msg *em)
 {
@@ -156,6 +176,8 @@ static enum err read_scaled(struct weights_reader *r, const struct arch_tensor *
 		kern_convert(values, KERN_F32, (const char *)st->data + run.first * row_bytes, st->dtype, n * columns);
 		for (size_t i = 0; i < n * columns; i++)
 			values[i] *= factor;
+		if (has_unit_rows(p, t))
+			divide_rows(values, n, columns);
 		finite = kern_weight_rows(w, to + at, n, values + weights_columns(p, t, layer).first, KERN_F32, columns, p->threads) && finite;
 	}
 	enum err e = finite ? ERR_OK : finite_check(st, w->dtype, p->threads, em);
@@ -191,7 +213,7 @@ static enum err read_plain(struct weights_reader *r, const struct arch_tensor *t
 			   struct weights_range rows, struct kern_weight *w, u32 to, struct err_msg *em)
 {
 	const struct weights_plan *p = r->plan;
-	if (part_factor(p, t) != 1)
+	if (part_factor(p, t) != 1 || has_unit_rows(p, t))
 		return read_scaled(r, t, st, layer, rows, w, to, em);
 	const char *src = t->transposed ? transposed_rows(r, t, st, layer, rows) : weights_part_rows(r, t, st, layer, rows);
 	const bool tiled = weights_column_tiles(p, t).width > 0;
@@ -213,6 +235,9 @@ static enum err read_part(struct weights_reader *r, const struct arch_tensor *t,
 
 	if (q->format == QUANT_NONE)
 		return read_plain(r, t, find_tensor(p, t, layer, expert), layer, rows, w, to, em);
+	if (has_unit_rows(p, t))
+		return err_set(em, ERR_UNSUPPORTED, "a quantized lm_head of a %s is not read, whose rows are divided by their lengths: use the checkpoint that it was made from with --quantization",
+			       p->config->arch->name);
 	if (part_factor(p, t) != 1)
 		return err_set(em, ERR_UNSUPPORTED,
 			       "quantized checkpoints of a %s are not read whose config.json has multipliers: use the checkpoint that it was made from with "

@@ -1,15 +1,20 @@
 """Small models of families whose program comes with the checkpoint, for families_differential.py. Their references are Llama with other layers: DeciLM and
-Nemotron NAS, whose layers have KV heads and MLPs of their own sizes or lack one of both."""
+Nemotron NAS, whose layers have KV heads and MLPs of their own sizes or lack one of both, and Orion, whose norms are LayerNorm; or the same values under other
+names: Baichuan 1 (Llama) and 2, whose lm_head is divided row by row, and Qwen 1 (Qwen 2), both with q, k and v in one tensor."""
 import copy
+import re
 
+import torch
 from torch import nn
 from transformers.models.llama import modeling_llama
 
 from families_fields import COMMON, LLAMA3, MISSING
 
+RENAMED = ("baichuan", "qwen")  # whose tensors have other names in the file
+
 
 def has(c):
-    return c["model_type"] in ("nemotron-nas", "deci")
+    return c["model_type"] in ("nemotron-nas", "deci", "orion", *RENAMED)
 
 
 # ---------------------------------------------------------------- DeciLM
@@ -100,11 +105,117 @@ class DeciLayer(nn.Module):
         return x + self.mlp(self.post_attention_layernorm(x)) if self.computes else x
 
 
+# ---------------------------------------------------------------- Orion
+
+ORION = {**COMMON, "architectures": ["OrionForCausalLM"], "model_type": "orion", "attention_bias": False, "max_sequence_length": 256, "pad_token_id": 0,
+         "pretraining_tp": 1, "rope_scaling": None, "auto_map": {"AutoConfig": "configuration_orion.OrionConfig"}}
+
+
+def orion():
+    yield "none", {}
+    yield "mha", {"num_key_value_heads": 4}
+    yield "biases", {"attention_bias": True}
+    yield "tied", {"tie_word_embeddings": True}
+    yield "eps", {"rms_norm_eps": 1e-2}
+    yield "linear", {"rope_scaling": {"type": "linear", "factor": 2.0}}
+    yield "odd", {**SIX, "num_key_value_heads": 3, "intermediate_size": 69}
+
+
+# ---------------------------------------------------------------- Baichuan and Qwen 1
+
+BAICHUAN = {**COMMON, "architectures": ["BaichuanForCausalLM"], "model_type": "baichuan", "num_key_value_heads": MISSING, "rope_theta": MISSING,
+            "model_max_length": 256, "pad_token_id": 0, "rms_norm_eps": 1e-6, "_from_model_config": True, "tokenizer_class": "BaichuanTokenizer",
+            "auto_map": {"AutoConfig": "configuration_baichuan.BaichuanConfig"}}
+QWEN = {**{k: COMMON[k] for k in ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "initializer_range", "torch_dtype", "transformers_version")},
+        "architectures": ["QWenLMHeadModel"], "model_type": "qwen", "attn_dropout_prob": 0.0, "bf16": False, "emb_dropout_prob": 0.0, "fp16": False,
+        "fp32": False, "intermediate_size": 104, "kv_channels": 10, "layer_norm_epsilon": 1e-6, "max_position_embeddings": 512, "no_bias": True,
+        "onnx_safe": None, "rotary_emb_base": 10000, "rotary_pct": 1.0, "scale_attn_weights": True, "seq_length": 256, "softmax_in_fp32": False,
+        "tie_word_embeddings": False, "tokenizer_class": "QWenTokenizer", "use_cache": True, "use_cache_kernel": False, "use_cache_quantization": False,
+        "use_dynamic_ntk": True, "use_flash_attn": "auto", "use_logn_attn": True, "auto_map": {"AutoConfig": "configuration_qwen.QWenConfig"}}
+
+
+def baichuan():
+    yield "none", {}
+    yield "first", {"architectures": ["BaiChuanForCausalLM"]}
+    yield "first-tied", {"architectures": ["BaiChuanForCausalLM"], "tie_word_embeddings": True}
+    yield "eps-missing", {"rms_norm_eps": MISSING}
+    yield "odd", {**SIX, "intermediate_size": 69}
+    yield "odd-first", {**SIX, "intermediate_size": 69, "architectures": ["BaiChuanForCausalLM"]}
+
+
+def qwen():
+    yield "none", {}
+    yield "bf16-said", {"bf16": True, "softmax_in_fp32": True}
+    yield "long", {"use_dynamic_ntk": False, "use_logn_attn": False, "seq_length": 32}
+    yield "base", {"rotary_emb_base": 1000000}
+    yield "eps", {"layer_norm_epsilon": 1e-2}
+    yield "heads-wide", {"kv_channels": 16}
+    yield "heads-missing", {"kv_channels": MISSING, "num_attention_heads": 2}
+    yield "odd", {**SIX, "kv_channels": 12, "intermediate_size": 138}
+
+
+LLAMA_FIELDS = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings", "rms_norm_eps",
+                "torch_dtype", "tie_word_embeddings")
+
+
+def packed_config(c):
+    usual = {k: c[k] for k in LLAMA_FIELDS if k in c}
+    if c["model_type"] == "baichuan":
+        return {**usual, "architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+    return {**usual, "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "intermediate_size": c["intermediate_size"] // 2,
+            "head_dim": c.get("kv_channels", 128), "num_key_value_heads": c["num_attention_heads"], "rms_norm_eps": c["layer_norm_epsilon"],
+            "rope_theta": c["rotary_emb_base"], "use_sliding_window": False}
+
+
+QWEN_NAMES = [("model.embed_tokens.", "transformer.wte."), ("model.norm.", "transformer.ln_f."), ("model.layers.", "transformer.h."),
+              (".input_layernorm.", ".ln_1."), (".post_attention_layernorm.", ".ln_2."), (".self_attn.o_proj.", ".attn.c_proj."),
+              (".mlp.gate_proj.", ".mlp.w2."), (".mlp.up_proj.", ".mlp.w1."), (".mlp.down_proj.", ".mlp.c_proj."), (".self_attn.qkv.", ".attn.c_attn.")]
+
+
+def packed_name(c, name):
+    """Of q, k and v that of the tensor which they are in."""
+    name = re.sub(r"\.self_attn\.[qkv]_proj\.", ".self_attn.qkv.", name)
+    for ours, file in QWEN_NAMES if c["model_type"] == "qwen" else [(".self_attn.qkv.", ".self_attn.W_pack.")]:
+        name = name.replace(ours, file)
+    return name
+
+
+def to_file(c, tensors):
+    def whole(name, t):
+        which = re.search(r"\.self_attn\.[qkv]_proj\.", name)
+        return torch.cat([tensors[name.replace(which[0], ".self_attn.%s_proj." % x)] for x in "qkv"]) if which else t
+    return {packed_name(c, name): whole(name, t) for name, t in tensors.items()}
+
+
+def from_file(c, tensors, state):
+    def part(name):
+        which = re.search(r"\.self_attn\.([qkv])_proj\.", name)
+        tied = name == "lm_head.weight" and c["tie_word_embeddings"]
+        t = tensors[packed_name(c, "model.embed_tokens.weight" if tied else name)]
+        return t.chunk(3)["qkv".index(which[1])] if which else t
+    return {name: part(name) for name in state}
+
+
+class UnitHead(nn.Linear):
+    def forward(self, x):
+        return nn.functional.linear(x, nn.functional.normalize(self.weight))
+
+
 # ---------------------------------------------------------------- for families_standins.py and families_differential.py
 
 def config(c):
     """What the reference is made from."""
+    if c["model_type"] in RENAMED:
+        return packed_config(c)
+    if c["model_type"] == "orion":
+        return {**{k: v for k, v in c.items() if k != "auto_map"}, "architectures": ["LlamaForCausalLM"], "model_type": "llama"}
     return deci_config(c)
+
+
+def remake_norms(model, c):
+    for layer in model.model.layers:
+        layer.input_layernorm, layer.post_attention_layernorm = (nn.LayerNorm(c["hidden_size"], c["rms_norm_eps"]) for _ in range(2))
+    model.model.norm = nn.LayerNorm(c["hidden_size"], c["rms_norm_eps"])
 
 
 def remake(model, c):
@@ -112,14 +223,20 @@ def remake(model, c):
     if c["model_type"] in ("nemotron-nas", "deci"):
         for i in range(c["num_hidden_layers"]):
             model.model.layers[i] = DeciLayer(model.config, i, *sizes(c, i)).eval()
+    if c["model_type"] == "orion":
+        remake_norms(model, c)
+    if c["architectures"] == ["BaichuanForCausalLM"]:
+        model.lm_head.__class__ = UnitHead
 
 
-FAMILIES = {"nemotron-nas": (NAS, nas), "deci": (DECI, deci)}
+FAMILIES = {"nemotron-nas": (NAS, nas), "deci": (DECI, deci), "orion": (ORION, orion), "baichuan": (BAICHUAN, baichuan), "qwen": (QWEN, qwen)}
 SAVES = [("f16", {"dtype": "float16"}), ("bf16", {"dtype": "bfloat16"}), ("sharded", {"shards": 3})]
 
 
 # Of sizes that devices take.
-DEVICE = {"nemotron-nas": {**blocks((2, 96), (None, 36), (2, None), (2, 5.25), (None, None), (2, 64)), "hidden_size": 64, "vocab_size": 131}}
+DEVICE = {"nemotron-nas": {**blocks((2, 96), (None, 36), (2, None), (2, 5.25), (None, None), (2, 64)), "hidden_size": 64},
+          "orion": {"hidden_size": 64, "intermediate_size": 96}, "baichuan": {"hidden_size": 64, "intermediate_size": 96},
+          "qwen": {"hidden_size": 64, "intermediate_size": 192, "kv_channels": 16}}
 
 
 def device_cases():

@@ -19,7 +19,7 @@ INTERNLM2 = [(r"model\.embed_tokens", "model.tok_embeddings"), (r"lm_head", "out
 
 
 def has(config):
-    return config["model_type"] in ("internlm2", "internlm3", "qwen3_vl_moe_text", "olmo_hybrid", "sarvam_moe", "exaone", "bailing_moe", "phi4mm", "phi4_multimodal")
+    return config["model_type"] in ("internlm2", "internlm3", "qwen3_vl_moe_text", "olmo_hybrid", "sarvam_moe", "exaone", "bailing_moe", "phi4mm", "phi4_multimodal", *families_remote.RENAMED)
 
 
 OLMO_NORMS = {"input_layernorm": "attention_layer_norm", "post_attention_layernorm": "feedforward_layer_norm"}
@@ -154,6 +154,8 @@ def absent(c, name):
 
 
 def to_file(c, tensors):
+    if c["model_type"] in families_remote.RENAMED:
+        return families_remote.to_file(c, tensors)
     if c["model_type"] == "qwen3_vl_moe_text":
         return turned(tensors)
     if c["model_type"] == "olmo_hybrid":
@@ -185,6 +187,8 @@ def to_file(c, tensors):
 
 def from_file(c, tensors, state):
     """The stand-in's whole state."""
+    if c["model_type"] in families_remote.RENAMED:
+        return families_remote.from_file(c, tensors, state)
     if c["model_type"] == "qwen3_vl_moe_text":
         return turned(tensors)
     if c["model_type"] == "olmo_hybrid":
