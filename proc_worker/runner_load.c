@@ -422,7 +422,7 @@ static enum err make_decoder(struct runner *r, struct err_msg *em)
 				     .head_dim = r->model.head_dim,
 				     .hidden = r->model.hidden,
 				     .intermediate = widest_inputs(r),
-				     .experts = r->model.experts,
+				     .experts = r->model.experts + r->model.zero_experts,
 				     .attended = r->model.arch->latent ? latent_attended_width(&r->model, &r->shard) : 0,
 				     .lora_rank = r->loras.rank_sum_max,
 				     .vocab = r->model.vocab_size,

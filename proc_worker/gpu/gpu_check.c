@@ -86,6 +86,8 @@ static enum err check_family(const struct gpu_config *c, struct err_msg *em)
 	if (c->model->experts_narrow > 0)
 		return err_set(em, ERR_UNSUPPORTED, "devices do not compute the experts of this %s, which read another width than the stream has (moe_latent_size): use --device cpu",
 			       a->name);
+	if (a->shortcut)
+		return err_set(em, ERR_UNSUPPORTED, "devices do not compute a %s, whose experts skip every other layer (zero_expert_num): use --device cpu", a->name);
 	if (a->state_beside)
 		return err_set(em, ERR_UNSUPPORTED, "devices do not compute the layers of a %s, which attend and keep a state side by side: use --device cpu", a->name);
 	if (c->model->recurrent.kind == RECURRENT_SELECTIVE)

@@ -412,6 +412,12 @@ static const struct arch ARCHS[] = {
 		 "attn_scale", "floor_scale", "moe_layers", "interleave_moe_layer_step", "intermediate_size_mlp"},
 	 .plain_head_norms = true, .norm_behind = true, .chunked = true, .router_reads = true, .interleaved = true, .whole_experts = true,
 	 .router_sigmoid = true, .head_dim = 128, .kv_heads = 8, .window = 8192, .rope_theta = 500000, .norm_eps = 1e-5f},
+	{"LongcatFlashForCausalLM", LONGCAT, COUNT_OF(LONGCAT), ARCH_ATTENTION_BIAS,
+	 .fields = {{"ffn_hidden_size", "intermediate_size"}, {"expert_ffn_hidden_size", "moe_intermediate_size"}, {"moe_topk", "num_experts_per_tok"},
+		    {"n_routed_experts", "num_experts"}},
+	 .own = {"num_layers", "zero_expert_num", "zero_expert_type", "moe_intermediate_size", "num_experts_per_tok", "num_experts", "routed_scaling_factor",
+		 "mla_scale_q_lora", "mla_scale_kv_lora", "router_bias", "attention_method"},
+	 .latent = true, .interleaved = true, .shortcut = true, .rope_theta = 10000000, .norm_eps = 1e-5f, .routed_scale = 6},
 	{"MixtralForCausalLM", MIXTRAL, COUNT_OF(MIXTRAL), ARCH_WINDOW_ALL | ARCH_EXPERTS_ALL,
 	 .own = {"rope_interleave"}, .kv_heads = 8, .rope_theta = 1000000},
 	{"MiniMaxM2ForCausalLM", MINIMAX_M2, COUNT_OF(MINIMAX_M2), ARCH_QK_NORMS | ARCH_EXPERTS_ALL | ARCH_PARTIAL_ROTARY,
@@ -497,6 +503,11 @@ void arch_tensor_name(char *out, size_t bytes, const struct arch_tensor *t, u32 
 {
 	const char *hole = strstr(t->name, "{}");
 	const char *second = hole ? strstr(hole + 2, "{}") : NULL;
+
+	if (t->pairs == PAIRS_EACH)
+		expert = layer % 2;
+	if (t->pairs != PAIRS_NONE)
+		layer /= 2;
 
 	if (second)
 		snprintf(out, bytes, "%.*s%u%.*s%u%s", (int)(hole - t->name), t->name, layer,

@@ -161,6 +161,7 @@ enum arch_dim {
 	DIM_INTERMEDIATE,
 	DIM_GATE_UP, /* twice the intermediate size */
 	DIM_EXPERTS,
+	DIM_ROUTED, /* these and "zero_expert_num" */
 	DIM_EXPERT_INTERMEDIATE,
 	DIM_EXPERT_WIDTH, /* what an expert reads and writes: DIM_HIDDEN, or "moe_latent_size" */
 	DIM_EXPERT_GATE_UP, /* twice DIM_EXPERT_INTERMEDIATE: gate and up of one value are neighbours */
@@ -184,6 +185,7 @@ enum arch_when {
 	WHEN_MLP_BIAS,	     /* "mlp_bias" is true, in layers with one MLP */
 	WHEN_DENSE,	     /* layers with one MLP */
 	WHEN_EXPERTS,	     /* layers with a mixture of experts */
+	WHEN_SHORTCUT,	     /* layers with LAYER_SHORTCUT */
 	WHEN_SHARED,	     /* of these, where there is an expert of all tokens */
 	WHEN_SHARED_BIAS,    /* of these, where "mlp_bias" is true */
 	WHEN_EXPERTS_IN,     /* layers with a mixture of experts, where "moe_latent_size" is a number */
@@ -228,6 +230,13 @@ enum arch_groups {
 	GROUPS_FOUR,	  /* a quarter of all heads each */
 };
 
+/* Where two layers of the decoder are one of the file: its number is half of theirs. */
+enum arch_pairs {
+	PAIRS_NONE,
+	PAIRS_EACH,  /* each has such a tensor, and a second "{}" is 0 or 1 */
+	PAIRS_FIRST, /* the first has it, and a second "{}" is the expert */
+};
+
 /* Numbers of config.json that what a product makes is multiplied by, or what is made of that: model_config.scales. */
 enum arch_scale {
 	SCALE_NONE,
@@ -267,6 +276,7 @@ struct arch_tensor {
 	bool a_head; /* the tensor in the file has a row for each head, which counts as many times as a head has values */
 	bool transposed; /* the tensor in the file is [columns][rows]; in MXFP4 it is not, whatever others are */
 	u32 stream; /* of families with `altup`: there only if the model has more streams than that; 0: always */
+	enum arch_pairs pairs;
 	enum arch_scale scale; /* what the weights are multiplied by, so that nothing else has to be */
 };
 
@@ -356,6 +366,7 @@ struct arch {
 	const char *recurrent_layer;   /* what "layer_types" calls these */
 	bool state_beside; /* every layer keeps a state and attends, side by side, and both are added: config_beside.c */
 	bool single_blocks; /* a layer is one block, of attention, of a state, an MLP or experts ("hybrid_override_pattern"), and nothing rotates: config_blocks.c */
+	bool shortcut; /* layers come in pairs ("num_layers"), the first of which has LAYER_SHORTCUT; latents are multiplied by sqrt(hidden / rank): config_shortcut.c */
 	bool halved; /* the MLP is half as wide as "intermediate_size" says */
 	bool rotary_alone; /* some models of the name have ALiBi, and are refused: config_remote.c */
 	bool unit_head; /* rows of lm_head are divided by their lengths */

@@ -182,20 +182,21 @@ static const struct arch_tensor BAICHUAN[] = {
 };
 
 /* The two parts of kv_b_proj, which lie head by head, are on either side of attention (DeepSeek-AI 2024). */
-#define LATENT_ATTENTION \
-	{SLOT_QKV, ATTENTION "q_proj.weight", DIM_HEADS_QUERY, DIM_HIDDEN, SPLIT_ROWS, WHEN_NO_Q_RANK}, \
-	{SLOT_QKV, ATTENTION "q_a_proj.weight", DIM_Q_RANK, DIM_HIDDEN, SPLIT_NONE, WHEN_Q_RANK}, \
-	{SLOT_QKV, ATTENTION "kv_a_proj_with_mqa.weight", DIM_HEAD, DIM_HIDDEN, SPLIT_NONE, WHEN_ATTENTION}, \
-	{SLOT_QKV_BIAS, ATTENTION "q_a_proj.bias", DIM_Q_RANK, DIM_NONE, SPLIT_NONE, WHEN_ATTENTION_BIAS}, \
-	{SLOT_QKV_BIAS, ATTENTION "kv_a_proj_with_mqa.bias", DIM_HEAD, DIM_NONE, SPLIT_NONE, WHEN_ATTENTION_BIAS}, \
-	{SLOT_Q_NORM, ATTENTION "q_a_layernorm.weight", DIM_Q_RANK, DIM_NONE, SPLIT_NONE, WHEN_Q_RANK}, \
-	{SLOT_K_NORM, ATTENTION "kv_a_layernorm.weight", DIM_LATENT, DIM_NONE, SPLIT_NONE, WHEN_ATTENTION}, \
-	{SLOT_Q_B, ATTENTION "q_b_proj.weight", DIM_HEADS_QUERY, DIM_Q_RANK, SPLIT_ROWS, WHEN_Q_RANK}, \
-	{SLOT_HEAD_K, ATTENTION "kv_b_proj.weight", DIM_HEAD_KEY, DIM_LATENT, SPLIT_NONE, WHEN_ATTENTION, .whole = DIM_HEADS_KEY_VALUE}, \
-	{SLOT_HEAD_V, ATTENTION "kv_b_proj.weight", DIM_HEAD_VALUE, DIM_LATENT, SPLIT_NONE, WHEN_ATTENTION, .whole = DIM_HEADS_KEY_VALUE, \
-	 .before = DIM_HEAD_KEY}, \
-	{SLOT_ATTN_OUT, ATTENTION "o_proj.weight", DIM_HIDDEN, DIM_HEADS_VALUE, SPLIT_COLUMNS, WHEN_ATTENTION}, \
-	{SLOT_ATTN_OUT_BIAS, ATTENTION "o_proj.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_ATTENTION_BIAS}
+#define LATENT_ATTENTION_OF(attention, ...) \
+	{SLOT_QKV, attention "q_proj.weight", DIM_HEADS_QUERY, DIM_HIDDEN, SPLIT_ROWS, WHEN_NO_Q_RANK, __VA_ARGS__}, \
+	{SLOT_QKV, attention "q_a_proj.weight", DIM_Q_RANK, DIM_HIDDEN, SPLIT_NONE, WHEN_Q_RANK, __VA_ARGS__}, \
+	{SLOT_QKV, attention "kv_a_proj_with_mqa.weight", DIM_HEAD, DIM_HIDDEN, SPLIT_NONE, WHEN_ATTENTION, __VA_ARGS__}, \
+	{SLOT_QKV_BIAS, attention "q_a_proj.bias", DIM_Q_RANK, DIM_NONE, SPLIT_NONE, WHEN_ATTENTION_BIAS, __VA_ARGS__}, \
+	{SLOT_QKV_BIAS, attention "kv_a_proj_with_mqa.bias", DIM_HEAD, DIM_NONE, SPLIT_NONE, WHEN_ATTENTION_BIAS, __VA_ARGS__}, \
+	{SLOT_Q_NORM, attention "q_a_layernorm.weight", DIM_Q_RANK, DIM_NONE, SPLIT_NONE, WHEN_Q_RANK, __VA_ARGS__}, \
+	{SLOT_K_NORM, attention "kv_a_layernorm.weight", DIM_LATENT, DIM_NONE, SPLIT_NONE, WHEN_ATTENTION, __VA_ARGS__}, \
+	{SLOT_Q_B, attention "q_b_proj.weight", DIM_HEADS_QUERY, DIM_Q_RANK, SPLIT_ROWS, WHEN_Q_RANK, __VA_ARGS__}, \
+	{SLOT_HEAD_K, attention "kv_b_proj.weight", DIM_HEAD_KEY, DIM_LATENT, SPLIT_NONE, WHEN_ATTENTION, .whole = DIM_HEADS_KEY_VALUE, __VA_ARGS__}, \
+	{SLOT_HEAD_V, attention "kv_b_proj.weight", DIM_HEAD_VALUE, DIM_LATENT, SPLIT_NONE, WHEN_ATTENTION, .whole = DIM_HEADS_KEY_VALUE, \
+	 .before = DIM_HEAD_KEY, __VA_ARGS__}, \
+	{SLOT_ATTN_OUT, attention "o_proj.weight", DIM_HIDDEN, DIM_HEADS_VALUE, SPLIT_COLUMNS, WHEN_ATTENTION, __VA_ARGS__}, \
+	{SLOT_ATTN_OUT_BIAS, attention "o_proj.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_ATTENTION_BIAS, __VA_ARGS__}
+#define LATENT_ATTENTION LATENT_ATTENTION_OF(ATTENTION, .pairs = PAIRS_NONE)
 
 static const struct arch_tensor DEEPSEEK_V2[] = {
 	EMBEDDINGS, NORMS, LATENT_ATTENTION, MLP, EXPERTS_AND_SHARED,
@@ -210,6 +211,23 @@ static const struct arch_tensor AXK1[] = {
 	EMBEDDINGS, NORMS, LATENT_ATTENTION, MLP, EXPERTS_AND_SHARED,
 	{SLOT_CHOICE_BIAS, LAYER "mlp.gate.e_score_correction_bias", DIM_EXPERTS, DIM_NONE, SPLIT_NONE, WHEN_CHOICE_BIAS},
 	{SLOT_MLP_POST_NORM, LAYER "post_mlp_layernorm.weight", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_EXPERTS},
+};
+
+/* Two layers in one of the file, whose mixture of experts the first has. */
+#define LONGCAT_PAIR(slot, name, rows, columns, split) {slot, LAYER name ".weight", rows, columns, split, .pairs = PAIRS_EACH}
+#define LONGCAT_EXPERTS(slot, name, rows, columns, split) {slot, LAYER "mlp." name, rows, columns, split, WHEN_SHORTCUT, .pairs = PAIRS_FIRST}
+static const struct arch_tensor LONGCAT[] = {
+	EMBEDDINGS, LATENT_ATTENTION_OF(LAYER "self_attn.{}.", .pairs = PAIRS_EACH),
+	LONGCAT_PAIR(SLOT_ATTN_NORM, "input_layernorm.{}", DIM_HIDDEN, DIM_NONE, SPLIT_NONE),
+	LONGCAT_PAIR(SLOT_MLP_NORM, "post_attention_layernorm.{}", DIM_HIDDEN, DIM_NONE, SPLIT_NONE),
+	LONGCAT_PAIR(SLOT_GATE_UP, "mlps.{}.gate_proj", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS),
+	LONGCAT_PAIR(SLOT_GATE_UP, "mlps.{}.up_proj", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS),
+	LONGCAT_PAIR(SLOT_DOWN, "mlps.{}.down_proj", DIM_HIDDEN, DIM_INTERMEDIATE, SPLIT_COLUMNS),
+	LONGCAT_EXPERTS(SLOT_ROUTER, "router.classifier.weight", DIM_ROUTED, DIM_HIDDEN, SPLIT_NONE),
+	LONGCAT_EXPERTS(SLOT_CHOICE_BIAS, "router.e_score_correction_bias", DIM_ROUTED, DIM_NONE, SPLIT_NONE),
+	LONGCAT_EXPERTS(SLOT_EXPERT_GATE_UP, "experts.{}.gate_proj.weight", DIM_EXPERT_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS),
+	LONGCAT_EXPERTS(SLOT_EXPERT_GATE_UP, "experts.{}.up_proj.weight", DIM_EXPERT_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS),
+	LONGCAT_EXPERTS(SLOT_EXPERT_DOWN, "experts.{}.down_proj.weight", DIM_HIDDEN, DIM_EXPERT_INTERMEDIATE, SPLIT_COLUMNS),
 };
 
 static const struct arch_tensor MINICPM3[] = {

@@ -102,7 +102,7 @@ static enum err read_sizes(struct model_config *c, json_val v, struct err_msg *e
 	if (!e)
 		e = read_intermediate(c, v, em);
 	if (!e)
-		e = c->arch->single_blocks ? config_read_blocks(c, v, em) : config_need_u32(v, "num_hidden_layers", MODEL_LAYERS_MAX, &c->layers, em);
+		e = c->arch->single_blocks ? config_read_blocks(c, v, em) : c->arch->shortcut ? config_read_pairs(c, v, em) : config_need_u32(v, "num_hidden_layers", MODEL_LAYERS_MAX, &c->layers, em);
 	if (!e && arch_has_own(c->arch, "cross_attention_layers"))
 		e = config_leave_out(c, v, em);
 	if (!c->arch->single_blocks)

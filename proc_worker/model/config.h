@@ -56,6 +56,7 @@ enum model_layer_flag {
 	/* Of families with arch.single_blocks, whose layers are one block each, or with arch.by_layer: */
 	LAYER_NO_MIXER = 1 << 8, /* neither attends nor keeps a state */
 	LAYER_NO_MLP = 1 << 9,	 /* has neither MLP nor experts */
+	LAYER_SHORTCUT = 1 << 12, /* of arch.shortcut: has a mixture of experts beside its MLP, which adds to the stream behind the next layer */
 	LAYER_SPARSE = 1 << 11, /* of its MLP's gate what is less than `gate_deviations` above the mean counts as nothing */
 	LAYER_BESIDE = 1 << 10, /* of those with LAYER_RECURRENT: attends as well, side by side with that */
 };
@@ -142,6 +143,7 @@ struct model_config {
 	bool parallel; /* attention and MLP read the same stream: the norm that attention reads, or one of its own each */
 	bool norm_each; /* of WHEN_NORM_EACH */
 	u32 experts, experts_per_token, expert_intermediate; /* 0 without experts */
+	u32 zero_experts; /* experts behind the others that answer with what they read */
 	u32 experts_narrow; /* values that experts read and write, behind and before products of WHEN_EXPERTS_IN; 0: those of the stream */
 	u32 shared_intermediate; /* of the expert of all tokens in layers with experts; 0: there is none */
 	bool normalize_experts;				     /* the weights of a token's experts sum to 1 */

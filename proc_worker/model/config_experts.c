@@ -457,6 +457,8 @@ enum err config_read_experts(struct model_config *c, json_val v, struct err_msg 
 
 	bool none = false;
 
+	if (c->arch->shortcut)
+		return config_read_shortcut(c, v, em);
 	if (arch_has_own(c->arch, "expert_layer_period"))
 		return config_read_periodic(c, v, em);
 	if (!has(c, ARCH_EXPERTS_ALL | ARCH_EXPERTS_SOME | ARCH_EXPERTS_OWN) || (c->arch->single_blocks && !is_marked(c)))

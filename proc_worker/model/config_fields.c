@@ -397,6 +397,8 @@ static const struct {
 	{"use_post_norm", 0, NAN},
 	{"use_attention_gate", 0, NAN},
 	{"alibi", 0, NAN},
+	{"num_layers", 0, NAN},
+	{"zero_expert_num", 0, 0},
 	{"use_dynamic_ntk", 0, NAN},
 	{"use_logn_attn", 0, NAN},
 	{"block_configs", 0, NAN},
@@ -440,6 +442,9 @@ static const struct {
 	{"mamba_inner_layernorms", 0, true},
 	{"rms_norm", 0, true},
 	{"no_bias", 0, true},
+	{"mla_scale_q_lora", 0, true},
+	{"mla_scale_kv_lora", 0, true},
+	{"router_bias", 0, false},
 	{"use_rmsnorm", 0, true},
 	{"norm_head", 0, false}, /* columns of lm_head divided by their length */
 	{"mla_use_nope", 0, true},
@@ -466,6 +471,8 @@ static const struct {
 	{"position_embedding_type", "rope_gptj", true},
 	{"normalization_function", "rmsnorm", false},
 	{"qk_norm_type", "per_layer", false},
+	{"zero_expert_type", "identity", false},
+	{"attention_method", "MLA", false},
 };
 
 /* Fields that say nothing about the computation of logits: training, generation, book-keeping. */

@@ -112,6 +112,10 @@ MUST_CHECK enum err config_read_falcon(struct model_config *c, json_val v, struc
 /* Which block each layer of a family with arch.single_blocks is: fills the number of layers, their flags and own_kv_layers. */
 MUST_CHECK enum err config_read_blocks(struct model_config *c, json_val v, struct err_msg *em);
 
+/* Of a family with arch.shortcut, how many layers it has, and which of them have experts; and, with the sizes of heads read, these. */
+MUST_CHECK enum err config_read_pairs(struct model_config *c, json_val v, struct err_msg *em);
+MUST_CHECK enum err config_read_shortcut(struct model_config *c, json_val v, struct err_msg *em);
+
 /* Of a Baichuan, with `c` filled up to the hidden size: that its heads rotate. ERR_UNSUPPORTED: they have ALiBi. */
 MUST_CHECK enum err config_check_baichuan(const struct model_config *c, json_val v, struct err_msg *em);
 /* Of a family with "seq_length", with `c` filled up to context_max: ends that where the model would compute otherwise. ERR_FORMAT, ERR_INVALID. */

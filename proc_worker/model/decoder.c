@@ -9,6 +9,7 @@
 #include "common/clock.h"
 #include "common/region.h"
 #include "proc_worker/model/altup.h"
+#include "proc_worker/model/experts_beside.h"
 #include "proc_worker/model/latent.h"
 #include "proc_worker/model/layer_inputs.h"
 #include "proc_worker/model/qk_norm.h"
@@ -468,7 +469,7 @@ static bool puts_off(const struct decoder *d, u32 index, u32 tokens)
 	const struct layer_weights *w = &d->config.weights->layers[index];
 
 	return kern_threads_count(d->config.ctx->threads) > 1 && tokens <= MLP_TOKENS && !d->pending && !m->arch->ungated &&
-	       !(m->layer_flags[index] & (LAYER_EXPERTS | LAYER_NO_MLP | LAYER_BESIDE)) && product_norms(d, w->mlp_norm, w->mlp_norm_bias, tokens);
+	       !(m->layer_flags[index] & (LAYER_EXPERTS | LAYER_SHORTCUT | LAYER_NO_MLP | LAYER_BESIDE)) && product_norms(d, w->mlp_norm, w->mlp_norm_bias, tokens);
 }
 
 static enum err attention_block(struct decoder *d, u32 index, const struct inputs *in,
@@ -583,25 +584,6 @@ static enum err experts(struct decoder *d, const struct layer_weights *w, u32 to
 	return e;
 }
 
-/* Experts that read the stream as the MLP has read it, which has left beside it what it adds: a norm each, and their sum (Gemma 4). */
-static enum err experts_beside(struct decoder *d, const struct layer_weights *w, u32 tokens, struct err_msg *em)
-{
-	struct collectives *c = d->config.collectives;
-
-	enum err e = post_norm(d, w->beside_post_norm, tokens, em);
-	if (!e)
-		e = decoder_norm(d, d->routed, d->x, NULL, w->router_norm, NULL, tokens, em);
-	if (!e)
-		e = decoder_norm(d, d->normed, d->x, NULL, w->experts_norm, NULL, tokens, em);
-	if (!e)
-		e = moe_run(&d->moe, w, d->normed, d->routed, c ? collectives_buffer(c) : d->beside, tokens, em);
-	if (!e && c)
-		e = collectives_all_reduce(c, d->beside, (size_t)tokens * d->config.model->hidden, em);
-	if (!e)
-		e = decoder_norm(d, d->beside, d->beside, NULL, w->experts_post_norm, NULL, tokens, em);
-	return e ? e : decoder_norm(d, NULL, d->delta, d->beside, NULL, NULL, tokens, em);
-}
-
 /* What the MLP reads, with what attention has added in the stream: if they stand side by side, a norm of the stream before
  * that, if the family has a second one, or what attention read. */
 static enum err mlp_input(struct decoder *d, const struct layer_weights *w, bool has_experts, u32 tokens, struct err_msg *em)
@@ -620,15 +602,20 @@ static enum err mlp_input(struct decoder *d, const struct layer_weights *w, bool
 static enum err mlp_block(struct decoder *d, u32 index, u32 tokens, struct err_msg *em)
 {
 	const struct layer_weights *w = &d->config.weights->layers[index];
-	bool has_experts = d->config.model->layer_flags[index] & LAYER_EXPERTS, beside = w->experts_norm;
+	const u32 flags = d->config.model->layer_flags[index];
+	bool has_experts = flags & LAYER_EXPERTS, beside = w->experts_norm;
 
-	enum err e = mlp_input(d, w, has_experts, tokens, em), behind = ERR_UNSUPPORTED;
+	enum err e = mlp_input(d, w, flags & (LAYER_EXPERTS | LAYER_SHORTCUT), tokens, em), behind = ERR_UNSUPPORTED;
+	if (!e && flags & LAYER_SHORTCUT)
+		e = experts_shortcut(d, w, tokens, em);
 	if (!e && d->put_off)
 		e = (behind = mlp_behind(d, index, tokens, em)) == ERR_UNSUPPORTED ? ERR_OK : behind;
 	if (!e && behind == ERR_UNSUPPORTED)
 		e = has_experts && !beside ? experts(d, w, tokens, em) : mlp(d, index, tokens, em);
 	if (!e && beside)
-		e = experts_beside(d, w, tokens, em);
+		e = experts_beside_add(d, w, tokens, em);
+	if (!e && d->shortcut && !(flags & LAYER_SHORTCUT))
+		e = experts_shortcut_add(d, tokens, em);
 	return e ? e : post_norm(d, w->mlp_post_norm, tokens, em);
 }
 

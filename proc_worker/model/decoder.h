@@ -62,6 +62,7 @@ struct decoder {
 	float *inputs; /* [layers][input_width] what layers add of a token by themselves; NULL: nothing */
 	float *inputs_projected; /* the part of it that is made of the embedding, before the first layer: shares that memory, too */
 	float *input_gate, *input_activated; /* [2 input_width], [input_width], behind the MLP: they, too */
+	float *shortcut; /* [tokens][hidden] what a layer's experts add behind the next one; NULL: no layer has such */
 	float *routed, *beside; /* of experts beside an MLP: what their router reads, what they add */
 	struct moe moe;		    /* its buffers, too */
 	struct altup_memory altup;

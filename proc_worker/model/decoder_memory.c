@@ -48,6 +48,7 @@ static size_t lay_out(struct decoder *d, char *base, size_t tokens)
 	d->squares = carve(base, &offset, latent || selected || c->model->arch->sub_norms || (c->model->arch->traits & ARCH_QK_NORMS) ? 2 * tokens : 0);
 	d->routed = carve(base, &offset, beside ? tokens * hidden : 0);
 	d->beside = carve(base, &offset, beside ? tokens * hidden : 0);
+	d->shortcut = c->model->arch->shortcut ? carve(base, &offset, tokens * hidden) : NULL;
 	d->inputs = inputs ? carve(base, &offset, tokens * inputs) : NULL;
 	d->input_ids = c->model->input_vocab < c->model->vocab_size && inputs ? (u32 *)(void *)carve(base, &offset, tokens) : NULL;
 	altup_lay_out(d, base, &offset, tokens, rows);

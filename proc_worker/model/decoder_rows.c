@@ -81,6 +81,8 @@ void decoder_narrow(struct decoder *d, u32 index, const struct inputs *in)
 		memmove(d->x + r * hidden, d->x + token * hidden, hidden * sizeof(float));
 		if (d->config.model->parallel) /* the MLP reads it once more */
 			memmove(d->normed + r * hidden, d->normed + token * hidden, hidden * sizeof(float));
+		if (d->shortcut)
+			memmove(d->shortcut + r * hidden, d->shortcut + token * hidden, hidden * sizeof(float));
 		memmove(d->qkv + r * stride + at, d->qkv + token * stride + at, width * sizeof(float));
 	}
 	if (d->inputs)

@@ -1,6 +1,8 @@
 /* Mixture of experts of one layer. Runs in the worker, in every step; owns no memory, never allocates. */
 #include "proc_worker/model/moe.h"
 
+#include <string.h>
+
 #include "common/region.h"
 
 enum { BUFFER_BYTES = 256 << 20 };
@@ -41,11 +43,11 @@ size_t moe_lay_out(struct moe *m, const struct model_config *model, const struct
 	m->activated = region_carve(base, &offset, rows * shard->expert_intermediate * sizeof(float));
 	m->down = region_carve(base, &offset, rows * width_of(model) * sizeof(float));
 	m->tokens_of = region_carve(base, &offset, rows * sizeof(u32));
-	m->router_logits = region_carve(base, &offset, tokens * model->experts * sizeof(float));
+	m->router_logits = region_carve(base, &offset, tokens * (model->experts + model->zero_experts) * sizeof(float));
 	m->weights = region_carve(base, &offset, rows * sizeof(float));
 	m->assignments = region_carve(base, &offset, rows * sizeof(u32));
 	m->factors = model->arch->router_reads ? region_carve(base, &offset, rows * sizeof(float)) : NULL;
-	m->expert_start = region_carve(base, &offset, (model->experts + 1) * sizeof(u32));
+	m->expert_start = region_carve(base, &offset, (model->experts + model->zero_experts + 1) * sizeof(u32));
 	if (model->experts_narrow > 0) {
 		m->narrow_in = region_carve(base, &offset, tokens * model->experts_narrow * sizeof(float));
 		m->narrow_out = region_carve(base, &offset, tokens * model->experts_narrow * sizeof(float));
@@ -84,7 +86,7 @@ void moe_route_args_init(struct kern_moe_route_args *a, const struct model_confi
 
 	*a = (struct kern_moe_route_args){.bias = w->choice_bias,
 					  .expert_scales = w->expert_scales,
-					  .experts = model->experts,
+					  .experts = model->experts + model->zero_experts,
 					  .top = model->experts_per_token,
 					  .groups = r->groups,
 					  .groups_top = r->groups_top,
@@ -122,11 +124,11 @@ static enum err products(struct moe *m, float *out, const float *x, const u32 *s
 					 .bias = bias,
 					 .expert_start = m->expert_start,
 					 .experts = m->model->experts,
-					 .assignments = tokens * m->model->experts_per_token,
+					 .assignments = m->expert_start[m->model->experts],
 					 .tokens = tokens,
 					 .ops = m->ops};
 
-	return failed(m->ops->moe_matmul(m->ctx, &a), "moe_matmul", em);
+	return a.assignments > 0 ? failed(m->ops->moe_matmul(m->ctx, &a), "moe_matmul", em) : ERR_OK;
 }
 
 /* What the expert of all tokens says, to `out`, and how much it counts. */
@@ -158,6 +160,18 @@ static void weigh_inputs(struct moe *m, u32 assignments)
 	}
 }
 
+/* What experts answer that do nothing: what they read, of which one rank tells the others. */
+static void answer_zero_experts(struct moe *m, const float *x, u32 assignments)
+{
+	const size_t width = width_of(m->model);
+
+	for (u32 i = m->expert_start[m->model->experts]; i < assignments; i++)
+		if (m->shard->rank == 0)
+			memcpy(m->down + i * width, x + m->tokens_of[i] * width, width * sizeof(float));
+		else
+			memset(m->down + i * width, 0, width * sizeof(float));
+}
+
 /* The chosen experts' answers to what they read of the stream, or of what experts_in makes of it, summed to `out`. */
 static enum err run_chosen(struct moe *m, const struct layer_weights *w, const float *x, const float *shared, float *out, u32 tokens, struct err_msg *em)
 {
@@ -165,7 +179,7 @@ static enum err run_chosen(struct moe *m, const struct layer_weights *w, const f
 	const float *down_bias = m->shard->rank == 0 ? w->expert_down_bias : NULL; /* ranks add what they have */
 	struct kern_act_mul_args act = {.out = m->activated,
 					.gate_up = m->gate_up,
-					.tokens = tokens * top,
+					.tokens = m->expert_start[m->model->experts], /* but for those of experts that do nothing */
 					.size = m->shard->expert_intermediate,
 					.act = m->model->activation,
 					.ungated = m->model->arch->ungated,
@@ -183,10 +197,12 @@ static enum err run_chosen(struct moe *m, const struct layer_weights *w, const f
 						.hidden = width_of(m->model)};
 
 	enum err e = products(m, m->gate_up, x, m->tokens_of, w->expert_gate_up, w->expert_gate_up_bias, tokens, em);
-	if (!e)
+	if (!e && act.tokens > 0)
 		e = failed(m->ops->act_mul(m->ctx, &act), "act_mul", em);
 	if (!e)
 		e = products(m, m->down, m->activated, NULL, w->expert_down, down_bias, tokens, em);
+	if (!e && m->model->zero_experts > 0)
+		answer_zero_experts(m, x, tokens * top);
 	return e ? e : failed(m->ops->moe_combine(m->ctx, &combine), "moe_combine", em);
 }
 

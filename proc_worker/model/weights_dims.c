@@ -142,6 +142,8 @@ u32 weights_dim(const struct model_config *c, enum arch_dim d, u32 layer)
 		return 2 * model_intermediate(c, layer);
 	case DIM_EXPERTS:
 		return c->experts;
+	case DIM_ROUTED:
+		return c->experts + c->zero_experts;
 	case DIM_EXPERT_INTERMEDIATE:
 		return c->expert_intermediate;
 	case DIM_EXPERT_WIDTH:

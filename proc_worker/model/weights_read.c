@@ -427,6 +427,10 @@ static float vector_factor(const struct weights_plan *p, enum weight_slot slot)
 	case SLOT_FINAL_NORM_BIAS:
 	case SLOT_LM_HEAD_BIAS:
 		return p->config->logits_scale;
+	case SLOT_Q_NORM: /* of what both low ranks are multiplied by */
+		return p->config->arch->shortcut ? sqrtf((float)p->config->hidden / (float)p->config->latent.q_rank) : 1;
+	case SLOT_K_NORM:
+		return p->config->arch->shortcut ? sqrtf((float)p->config->hidden / (float)p->config->latent.rank) : 1;
 	case SLOT_ATTN_POST_NORM:
 	case SLOT_MLP_POST_NORM:
 		return p->config->scales[SCALE_POST_NORM];

@@ -38,6 +38,7 @@ import families_llama4  # noqa: E402
 import families_recurrent  # noqa: E402
 import families_remote  # noqa: E402
 import families_renamed  # noqa: E402
+import families_shortcut  # noqa: E402
 import families_standins  # noqa: E402
 import families_vision  # noqa: E402
 
@@ -90,7 +91,7 @@ def spread(name, shape, centre):
         return 0.1 if "prediction" in name else 0.4, 0
     if len(shape) == 1:
         return 0.25, centre if "norm" in name or ".ln_" in name else 0
-    gain = 4 if "lm_head" in name or "embed" in name else 3 if name.endswith(("gate.weight", "router.weight", "router.proj.weight")) else 1
+    gain = 4 if "lm_head" in name or "embed" in name else 3 if name.endswith(("gate.weight", "router.weight", "router.proj.weight", "classifier.weight")) else 1
     return round(gain * (3 / shape[-1]) ** 0.5, 4), 0
 
 
@@ -350,7 +351,7 @@ granitemoehybrid/none granitemoehybrid/no-positions vaultgemma/none helium/biase
 minimax_m2/save-raw dots1/groups solar_open/none flex_olmo/none mistral4/beta mistral4/groups youtu/none minicpm/none minicpm/scales-missing mimo/none
 gpt_oss/none gpt_oss/limit internlm2/none internlm2/odd internlm2/bias-mqa internlm3/qkv-bias internlm3/bias known/internlm2_5-7b-chat
 gpt2/none gpt2/untied gpt2/odd gpt2/save-base opt/none opt/no-bias gpt_neox/none gpt_neox/sequential gpt_neox/no-bias gpt_neox/odd
-nemotron-nas/none nemotron-nas/nothing-between nemotron-nas/odd deci/none orion/none orion/odd baichuan/none baichuan/odd-first qwen/none qwen/odd
+nemotron-nas/none nemotron-nas/nothing-between nemotron-nas/odd deci/none orion/none orion/odd baichuan/none baichuan/odd-first qwen/none qwen/odd longcat_flash/none longcat_flash/odd
 falcon/none falcon/newer falcon/newer-one-norm falcon/odd-newer falcon/odd-older
 gpt_bigcode/none gpt_bigcode/untied gpt_bigcode/odd-mha gptj/none gptj/odd codegen/none codegen/odd
 known/llama-3.2-1b known/qwen2.5-0.5b known/qwen3-0.6b known/phi-4-mini known/gemma-2b known/gemma-2-2b
@@ -438,6 +439,7 @@ def all_cases():
     yield from families_recurrent.cases()
     yield from families_remote.cases()
     yield from families_renamed.cases()
+    yield from families_shortcut.cases()
     yield from families_known.cases()
     yield from families_vision.cases()
 

@@ -305,6 +305,18 @@ Test(gpu_recurrent, what_the_kernels_cannot_is_refused_by_name, .timeout = 120)
 	alone.attention_free = true;
 	m.arch = &alone;
 	expect_refusal(&bad, ERR_UNSUPPORTED, "devices do not compute a Qwen3_5ForCausalLM, no layer of which is of attention: use --device cpu");
+	alone = *run.model.arch;
+	alone.shortcut = true;
+	expect_refusal(&bad, ERR_UNSUPPORTED, "devices do not compute a Qwen3_5ForCausalLM, whose experts skip every other layer (zero_expert_num): use --device cpu");
+	alone = *run.model.arch;
+	alone.by_layer = true;
+	u32 attends = 0;
+	while (!model_attends(&m, attends))
+		attends++;
+	for (u32 i = 0; i < m.layers; i++)
+		m.kv_heads_by_layer[i] = m.kv_heads + (i == attends);
+	expect_refusal(&bad, ERR_UNSUPPORTED, "others have");
+	expect_refusal(&bad, ERR_UNSUPPORTED, "devices compute layers of one number: use --device cpu");
 	m.arch = run.model.arch;
 	m.recurrent.kind = RECURRENT_DELTA;
 	m.experts_narrow = 24;
