@@ -44,15 +44,19 @@ static enum err check_types(const struct gpu_config *c, struct err_msg *em)
 	return ERR_OK;
 }
 
-/* Layers that attend do so with as many KV heads each. */
+/* Layers that attend do so with as many KV heads each, and none has a matrix in place of a block. */
 static enum err check_layers(const struct gpu_config *c, struct err_msg *em)
 {
 	const struct model_config *m = c->model;
 
-	for (u32 i = 0; m->arch->by_layer && i < m->layers; i++)
+	for (u32 i = 0; m->arch->by_layer && i < m->layers; i++) {
+		if (m->layer_flags[i] & (LAYER_LINEAR_MIXER | LAYER_LINEAR_MLP))
+			return err_set(em, ERR_UNSUPPORTED, "layer %u of this %s has a matrix in place of a block (replace_with_linear), which devices do not compute: use --device cpu", i,
+				       m->arch->name);
 		if (model_attends(m, i) && model_kv_heads(m, i) != m->kv_heads)
 			return err_set(em, ERR_UNSUPPORTED, "layer %u of this %s has %u KV heads, others have %u; devices compute layers of one number: use --device cpu", i,
 				       m->arch->name, model_kv_heads(m, i), m->kv_heads);
+	}
 	return ERR_OK;
 }
 

@@ -208,6 +208,9 @@ enum arch_when {
 	/* Of families with `single_blocks`: layers of one of both, and of none. */
 	WHEN_MIXER,
 	WHEN_NO_MIXER,
+	/* Of families with `by_layer`: layers with a matrix in place of attention, or in place of an MLP. */
+	WHEN_LINEAR_MIXER,
+	WHEN_LINEAR_MLP,
 	/* Of families with `global_heads`: layers with a window, and those without; with keys and values of their own. */
 	WHEN_LOCAL,
 	WHEN_LOCAL_KV,

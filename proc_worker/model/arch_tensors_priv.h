@@ -67,11 +67,15 @@ static const struct arch_tensor LLAMA[] = {
 	EMBEDDINGS, NORMS, ATTENTION_MATRICES, ATTENTION_BIASES, MLP, MLP_BIASES,
 };
 
-/* Layers may lack one of both blocks, and its norm. */
+/* Layers may lack one of both blocks, and its norm, or have a matrix in place of it. */
 static const struct arch_tensor DECILM[] = {
 	EMBEDDINGS,
 	{SLOT_ATTN_NORM, LAYER "input_layernorm.weight", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_ATTENTION},
+	{SLOT_ATTN_NORM, LAYER "input_layernorm.weight", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_LINEAR_MIXER},
 	{SLOT_MLP_NORM, LAYER "post_attention_layernorm.weight", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_DENSE},
+	{SLOT_MLP_NORM, LAYER "post_attention_layernorm.weight", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_LINEAR_MLP},
+	{SLOT_ATTN_OUT, ATTENTION "linear_attn.weight", DIM_HIDDEN, DIM_HIDDEN, SPLIT_NONE, WHEN_LINEAR_MIXER},
+	{SLOT_DOWN, LAYER "mlp.linear_mlp.weight", DIM_HIDDEN, DIM_HIDDEN, SPLIT_NONE, WHEN_LINEAR_MLP},
 	{SLOT_QKV, ATTENTION "q_proj.weight", DIM_HEADS, DIM_HIDDEN, SPLIT_ROWS, WHEN_ATTENTION},
 	{SLOT_QKV, ATTENTION "k_proj.weight", DIM_KV_HEADS, DIM_HIDDEN, SPLIT_ROWS, WHEN_ATTENTION},
 	{SLOT_QKV, ATTENTION "v_proj.weight", DIM_KV_HEADS, DIM_HIDDEN, SPLIT_ROWS, WHEN_ATTENTION},

@@ -57,6 +57,9 @@ enum model_layer_flag {
 	LAYER_NO_MIXER = 1 << 8, /* neither attends nor keeps a state */
 	LAYER_NO_MLP = 1 << 9,	 /* has neither MLP nor experts */
 	LAYER_SHORTCUT = 1 << 12, /* of arch.shortcut: has a mixture of experts beside its MLP, which adds to the stream behind the next layer */
+	/* Of arch.by_layer, with LAYER_NO_MIXER or LAYER_NO_MLP: has a matrix in place of that block, which reads its norm (SLOT_ATTN_OUT, SLOT_DOWN) */
+	LAYER_LINEAR_MIXER = 1 << 13,
+	LAYER_LINEAR_MLP = 1 << 14,
 	LAYER_SPARSE = 1 << 11, /* of its MLP's gate what is less than `gate_deviations` above the mean counts as nothing */
 	LAYER_BESIDE = 1 << 10, /* of those with LAYER_RECURRENT: attends as well, side by side with that */
 };

@@ -11,6 +11,12 @@ enum {
 	NAME_BYTES = 64,
 };
 
+/* Of the whole model. */
+struct whole_fields {
+	json_val act;
+	bool attention_bias, mlp_bias;
+};
+
 /* Fields of a block that are read here. */
 static const char *const READ[] = {"n_heads_in_group", "no_op", "replace_with_linear", "ffn_mult", "intermediate_size", "hidden_act"};
 
@@ -35,10 +41,10 @@ static enum err check_others(json_val block, const char *where, json_val act, st
 	return ERR_OK;
 }
 
-/* Whether the layer has that block at all. */
-static enum err read_block(json_val block, const char *where, json_val act, bool *there, struct err_msg *em)
+/* Whether the layer has that block at all, or a matrix in place of it, whose bias nothing adds. */
+static enum err read_block(json_val block, const char *where, json_val act, bool biased, bool *there, bool *linear, struct err_msg *em)
 {
-	bool none = false, linear = false;
+	bool none = false;
 
 	if (json_type(block) != JSON_OBJECT)
 		return err_set(em, ERR_FORMAT, "config.json: %s must be an object, found %s", where, json_type_name(block));
@@ -46,10 +52,11 @@ static enum err read_block(json_val block, const char *where, json_val act, bool
 	if (!e)
 		e = config_may_bool(block, "no_op", false, &none, em);
 	if (!e)
-		e = config_may_bool(block, "replace_with_linear", false, &linear, em);
-	if (!e && linear && !none)
-		return err_set(em, ERR_UNSUPPORTED, "config.json: \"replace_with_linear\" of %s is true: a matrix in place of it is not supported", where);
-	*there = !none;
+		e = config_may_bool(block, "replace_with_linear", false, linear, em);
+	*linear = *linear && !none;
+	if (!e && *linear && biased)
+		return err_set(em, ERR_UNSUPPORTED, "config.json: \"replace_with_linear\" of %s is true, and the matrix has a bias, which is not supported", where);
+	*there = !none && !*linear;
 	if (e)
 		err_prefix(em, "%s", where);
 	return e;
@@ -88,37 +95,40 @@ static enum err read_width(struct model_config *c, json_val ffn, u32 layer, stru
 	return e;
 }
 
-static enum err read_layer(struct model_config *c, json_val config, json_val act, u32 layer, struct err_msg *em)
+static enum err read_layer(struct model_config *c, json_val config, const struct whole_fields *whole, u32 layer, struct err_msg *em)
 {
 	char attention[NAME_BYTES], ffn[NAME_BYTES];
-	bool attends = true, computes = true;
+	bool attends = true, computes = true, mixes = false, maps = false;
 
 	snprintf(attention, sizeof(attention), "\"attention\" of \"block_configs\"[%u]", layer);
 	snprintf(ffn, sizeof(ffn), "\"ffn\" of \"block_configs\"[%u]", layer);
 	for (struct json_iter it = json_iterate(config); json_next(&it);)
 		if (json_present(it.value) && strcmp(it.key, "attention") != 0 && strcmp(it.key, "ffn") != 0)
 			return err_set(em, ERR_UNSUPPORTED, "config.json: \"%.64s\" of \"block_configs\"[%u] is not supported; attention and ffn are", it.key, layer);
-	enum err e = read_block(json_get(config, "attention"), attention, act, &attends, em);
+	enum err e = read_block(json_get(config, "attention"), attention, whole->act, whole->attention_bias, &attends, &mixes, em);
 	if (!e && attends && (e = read_group(c, json_get(config, "attention"), layer, em)))
 		err_prefix(em, "%s", attention);
 	if (!e)
-		e = read_block(json_get(config, "ffn"), ffn, act, &computes, em);
+		e = read_block(json_get(config, "ffn"), ffn, whole->act, whole->mlp_bias, &computes, &maps, em);
 	if (!e && computes && (e = read_width(c, json_get(config, "ffn"), layer, em)))
 		err_prefix(em, "%s", ffn);
-	c->layer_flags[layer] = (u16)((attends ? 0 : LAYER_NO_MIXER) | (computes ? 0 : LAYER_NO_MLP));
+	c->layer_flags[layer] = (u16)((attends ? 0 : LAYER_NO_MIXER) | (computes ? 0 : LAYER_NO_MLP) | (mixes ? LAYER_LINEAR_MIXER : 0) | (maps ? LAYER_LINEAR_MLP : 0));
 	return e;
 }
 
 static enum err read_blocks(struct model_config *c, json_val v, json_val list, struct err_msg *em)
 {
-	enum err e = ERR_OK;
+	struct whole_fields whole = {.act = json_get(v, "hidden_act")};
 	u32 i = 0;
 
 	if (json_type(list) != JSON_ARRAY || json_count(list) != c->layers)
 		return err_set(em, ERR_FORMAT, "config.json: \"block_configs\" must be an array of an object for each of the %u layers (num_hidden_layers), found %s of %zu",
 			       c->layers, json_type_name(list), json_count(list));
+	enum err e = config_may_bool(v, "attention_bias", false, &whole.attention_bias, em);
+	if (!e)
+		e = config_may_bool(v, "mlp_bias", false, &whole.mlp_bias, em);
 	for (struct json_iter it = json_iterate(list); !e && json_next(&it); i++)
-		e = read_layer(c, it.value, json_get(v, "hidden_act"), i, em);
+		e = read_layer(c, it.value, &whole, i, em);
 	return e;
 }
 

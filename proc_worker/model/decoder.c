@@ -115,21 +115,21 @@ static const struct kern_weight *first_of_mlp(const struct decoder *d, u32 index
 {
 	const struct layer_weights *l = &d->config.weights->layers[index];
 
-	return d->config.model->layer_flags[index] & LAYER_EXPERTS ? &l->router : &l->gate_up;
+	return d->config.model->layer_flags[index] & LAYER_EXPERTS ? &l->router : l->gate_up.n ? &l->gate_up : &l->down;
 }
 
 /* The first matrix of layer `index`; behind the last one come the logits. */
 static const struct kern_weight *first_of_layer(const struct decoder *d, u32 index)
 {
-	enum { EMPTY = LAYER_NO_MIXER | LAYER_NO_MLP };
-	const u16 *flags = d->config.model->layer_flags;
 	const struct model_weights *weights = d->config.weights;
 
-	while (index < weights->layer_count && (flags[index] & EMPTY) == EMPTY)
-		index++;
-	if (index == weights->layer_count)
-		return &weights->lm_head;
-	return flags[index] & LAYER_NO_MIXER ? first_of_mlp(d, index) : &weights->layers[index].qkv;
+	for (; index < weights->layer_count; index++) {
+		const struct layer_weights *l = &weights->layers[index];
+		const struct kern_weight *first = l->qkv.n ? &l->qkv : l->attn_out.n ? &l->attn_out : first_of_mlp(d, index);
+		if (first->n)
+			return first;
+	}
+	return &weights->lm_head;
 }
 
 /* The matrix that a step reads after `w` of layer `index`; NULL where it depends on more than the layer. After the logits comes the next step. */
@@ -142,7 +142,7 @@ static const struct kern_weight *matrix_after(const struct decoder *d, u32 index
 		return l->q_b.n ? &l->q_b : l->x_proj.n ? &l->x_proj : l->decay_b.n ? &l->decay_b : l->state_out.n ? &l->state_out : &l->attn_out;
 	if (w == &l->state_out)
 		return &l->attn_out;
-	if (w == &l->attn_out && !(d->config.model->layer_flags[index] & LAYER_NO_MLP))
+	if (w == &l->attn_out && first_of_mlp(d, index)->n)
 		return first_of_mlp(d, index);
 	if (w == &l->gate_up)
 		return &l->down;
@@ -575,13 +575,8 @@ static enum err mlp_behind(struct decoder *d, u32 index, u32 tokens, struct err_
 
 static enum err experts(struct decoder *d, const struct layer_weights *w, u32 tokens, struct err_msg *em)
 {
-	struct collectives *c = d->config.collectives;
-
 	d->pending = true;
-	enum err e = moe_run(&d->moe, w, d->input, d->input, c ? collectives_buffer(c) : d->delta, tokens, em);
-	if (!e && c)
-		e = collectives_all_reduce(c, d->delta, (size_t)tokens * d->config.model->hidden, em);
-	return e;
+	return experts_sum(d, w, d->input, d->input, d->delta, tokens, em);
 }
 
 /* What the MLP reads, with what attention has added in the stream: if they stand side by side, a norm of the stream before
@@ -619,6 +614,19 @@ static enum err mlp_block(struct decoder *d, u32 index, u32 tokens, struct err_m
 	return e ? e : post_norm(d, w->mlp_post_norm, tokens, em);
 }
 
+/* A matrix in place of a block, of the block's norm. All ranks compute the same of all of it. */
+static enum err linear_block(struct decoder *d, u32 index, enum lora_product product, u32 tokens, struct err_msg *em)
+{
+	const struct layer_weights *l = &d->config.weights->layers[index];
+	const struct kern_weight *w = product == LORA_ATTN_OUT ? &l->attn_out : &l->down;
+
+	enum err e = block_input(d, take_delta(d), w == &l->down ? l->mlp_norm : l->attn_norm, NULL, tokens, em);
+	const struct kern_matmul_args a = product_args(d, d->x, true, d->input, w, NULL, index, tokens);
+	if (!e)
+		e = decoder_failed(d->config.ops->matmul(d->config.ctx, &a), "matmul", em);
+	return e ? e : adapt(d, &a, product, index, 0, em);
+}
+
 /* What the layer adds of its tokens, if anything, by the stream with all that was added before. */
 static enum err inputs_block(struct decoder *d, u32 index, u32 tokens, struct err_msg *em)
 {
@@ -645,10 +653,14 @@ static enum err layer(struct decoder *d, u32 index, const struct inputs *in, con
 	d->put_off = false;
 	if (!e && !(flags & LAYER_NO_MIXER))
 		e = attention_block(d, index, in, kv, em);
+	else if (!e && flags & LAYER_LINEAR_MIXER)
+		e = linear_block(d, index, LORA_ATTN_OUT, d->narrowed ? in->rows : in->tokens, em);
 	const u32 tokens = d->narrowed ? in->rows : in->tokens;
 	d->scale = d->altup.streams ? &half_root : d->scale;
 	if (!e && !(flags & LAYER_NO_MLP))
 		e = mlp_block(d, index, tokens, em);
+	else if (!e && flags & LAYER_LINEAR_MLP)
+		e = linear_block(d, index, LORA_DOWN, tokens, em);
 	if (!e)
 		e = inputs_block(d, index, tokens, em);
 	d->scale = d->config.weights->layers[index].scale;

@@ -3,9 +3,7 @@
 
 #include "proc_worker/model/decoder_priv.h"
 
-/* The sum of what all ranks' parts of the experts make of `x`, chosen by `routed`, to `out`. */
-static enum err experts_sum(struct decoder *d, const struct layer_weights *w, const float *x, const float *routed, float *out, u32 tokens,
-			    struct err_msg *em)
+enum err experts_sum(struct decoder *d, const struct layer_weights *w, const float *x, const float *routed, float *out, u32 tokens, struct err_msg *em)
 {
 	struct collectives *c = d->config.collectives;
 

@@ -243,6 +243,18 @@ static bool has_with_experts(const struct model_config *c, enum arch_when when)
 	return c->experts_narrow > 0 && (when == WHEN_EXPERTS_IN || c->mlp_bias);
 }
 
+/* Of layers of a kind that one flag tells. */
+static bool has_flag(u32 flags, enum arch_when when)
+{
+	if (when == WHEN_SHORTCUT)
+		return flags & LAYER_SHORTCUT;
+	if (when == WHEN_LINEAR_MIXER)
+		return flags & LAYER_LINEAR_MIXER;
+	if (when == WHEN_LINEAR_MLP)
+		return flags & LAYER_LINEAR_MLP;
+	return !(flags & LAYER_WIDE) == (when == WHEN_NARROW);
+}
+
 static bool has_tensor(const struct weights_plan *p, const struct arch_tensor *t, u32 layer)
 {
 	const u32 flags = p->config->layer_flags[layer];
@@ -260,8 +272,6 @@ static bool has_tensor(const struct weights_plan *p, const struct arch_tensor *t
 		return dense;
 	case WHEN_EXPERTS:
 		return experts;
-	case WHEN_SHORTCUT:
-		return flags & LAYER_SHORTCUT;
 	case WHEN_SHARED:
 	case WHEN_SHARED_BIAS:
 	case WHEN_CHOICE_BIAS:
@@ -307,9 +317,11 @@ static bool has_tensor(const struct weights_plan *p, const struct arch_tensor *t
 	case WHEN_GLOBAL_V:
 		return global && !shared_kv && !p->config->value_is_key;
 	case WHEN_NARROW:
-		return !(flags & LAYER_WIDE);
 	case WHEN_WIDE:
-		return flags & LAYER_WIDE;
+	case WHEN_SHORTCUT:
+	case WHEN_LINEAR_MIXER:
+	case WHEN_LINEAR_MLP:
+		return has_flag(flags, t->when);
 	case WHEN_INPUTS:
 		return p->config->input_width > 0;
 	case WHEN_ALTUP_SCALE:

@@ -20,7 +20,12 @@ def has(c):
 # ---------------------------------------------------------------- DeciLM
 
 def block(group, width, **ffn):
-    """A layer: heads that share a key, or None, and how wide the MLP is, a number as it stands or a multiple, or None."""
+    """A layer: heads that share a key, or None, or "linear", and how wide the MLP is, a number as it stands or a multiple, or None, or "linear"."""
+    if "linear" in (group, width):
+        made = block(None if group == "linear" else group, None if width == "linear" else width)
+        for part, value in (("attention", group), ("ffn", width)):
+            made[part].update({"no_op": False, "replace_with_linear": True} if value == "linear" else {})
+        return made
     sized = {"ffn_mult" if isinstance(width, float) else "intermediate_size": width}
     return {"attention": {"n_heads_in_group": group, "no_op": group is None, "num_sink_tokens": None, "replace_with_linear": False, "sparsify": None,
                           "unshifted_sink": False, "use_prefill_window_in_sink_attention": False, "window_length": None},
@@ -55,6 +60,8 @@ def nas():
     yield "kv-heads", blocks((4, 52), (1, 52), (2, 52), (4, 52), (1, 52))
     yield "widths", blocks((2, 20), (2, 100), (2, 12), (2, 0.5), (2, 9.6), (2, 19.2))
     yield "gated", {"num_hidden_layers": 2, "block_configs": [block(2, 52, gated=True, hidden_act="silu", moe=None), block(1, 20, gated=True, hidden_act="silu", moe=None)]}
+    yield "linear", blocks((2, 52), ("linear", 36), (4, "linear"), ("linear", "linear"), (1, 44))
+    yield "linear-first-last", blocks(("linear", None), (2, 36), (None, None), (1, "linear"), (None, "linear"))
     yield "biases", {"attention_bias": True, "mlp_bias": True}
     yield "attention-bias", {"attention_bias": True}
     yield "tied", {"tie_word_embeddings": True}
@@ -72,12 +79,13 @@ def deci():
 
 
 def sizes(c, layer):
-    """KV heads and width of the MLP, or None."""
+    """KV heads and width of the MLP, or None, or "linear"."""
     if "block_configs" not in c:
         return c["num_key_value_heads_per_layer"][layer], c["intermediate_size"]
     attention, ffn = (c["block_configs"][layer][part] for part in ("attention", "ffn"))
     width = ffn.get("intermediate_size") or -(-int(2 * (ffn.get("ffn_mult") or 0) * c["hidden_size"] / 3) // 256) * 256
-    return None if attention["no_op"] else c["num_attention_heads"] // attention["n_heads_in_group"], None if ffn["no_op"] else width
+    kv_heads = None if attention["no_op"] else "linear" if attention["replace_with_linear"] else c["num_attention_heads"] // attention["n_heads_in_group"]
+    return kv_heads, None if ffn["no_op"] else "linear" if ffn["replace_with_linear"] else width
 
 
 def deci_config(c):
@@ -86,23 +94,37 @@ def deci_config(c):
             "num_key_value_heads": c["num_attention_heads"]}
 
 
+class Linear(nn.Module):
+    """A matrix in place of a block."""
+    def __init__(self, name, hidden):
+        super().__init__()
+        self.name = name
+        setattr(self, name, nn.Linear(hidden, hidden, bias=False))
+
+    def forward(self, hidden_states, **how):
+        return getattr(self, self.name)(hidden_states), None
+
+
 class DeciLayer(nn.Module):
     def __init__(self, config, layer, kv_heads, width):
         super().__init__()
         own = copy.copy(config)
-        own.num_key_value_heads, own.intermediate_size = kv_heads or 1, width or 1
+        own.num_key_value_heads, own.intermediate_size = (x if isinstance(x, int) else 1 for x in (kv_heads, width))
         self.attends, self.computes = kv_heads is not None, width is not None
         if self.attends:
             self.input_layernorm = modeling_llama.LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
-            self.self_attn = modeling_llama.LlamaAttention(own, layer)
+            self.self_attn = modeling_llama.LlamaAttention(own, layer) if kv_heads != "linear" else Linear("linear_attn", config.hidden_size)
         if self.computes:
             self.post_attention_layernorm = modeling_llama.LlamaRMSNorm(config.hidden_size, config.rms_norm_eps)
-            self.mlp = modeling_llama.LlamaMLP(own)
+            self.mlp = modeling_llama.LlamaMLP(own) if width != "linear" else Linear("linear_mlp", config.hidden_size)
 
     def forward(self, x, **how):
         if self.attends:
             x = x + self.self_attn(hidden_states=self.input_layernorm(x), **how)[0]
-        return x + self.mlp(self.post_attention_layernorm(x)) if self.computes else x
+        if not self.computes:
+            return x
+        made = self.mlp(self.post_attention_layernorm(x))
+        return x + (made[0] if isinstance(made, tuple) else made)
 
 
 # ---------------------------------------------------------------- Orion

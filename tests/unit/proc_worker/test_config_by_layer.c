@@ -37,6 +37,14 @@ Test(config_by_layer, blocks_say_what_each_layer_has)
 	cr_assert(c.own_kv_layers == 1 && model_intermediate(&c, 0) == 256 && model_intermediate(&c, 1) == 512);
 }
 
+Test(config_by_layer, a_matrix_may_stand_in_place_of_a_block)
+{
+	good(BLOCKS(BLOCK("\"replace_with_linear\": true", WIDTH("40")), BLOCK(GROUP("3"), "\"replace_with_linear\": true, \"ffn_mult\": null"), BLOCK("\"no_op\": true, \"replace_with_linear\": true", NO_MLP)));
+	cr_assert(c.layer_flags[0] == (LAYER_NO_MIXER | LAYER_LINEAR_MIXER) && c.layer_flags[1] == (LAYER_NO_MLP | LAYER_LINEAR_MLP));
+	cr_assert(c.layer_flags[2] == (LAYER_NO_MIXER | LAYER_NO_MLP) && c.own_kv_layers == 2 && !model_attends(&c, 0));
+	cr_assert(model_kv_heads(&c, 0) == 0 && model_intermediate(&c, 1) == 0);
+}
+
 Test(config_by_layer, kv_heads_may_be_listed_alone)
 {
 	good(KV_HEADS("[4, 1, 12]"));
@@ -58,8 +66,8 @@ Test(config_by_layer, what_no_layer_can_have_is_refused_by_name)
 	refused_block(GROUP("3"), MULT("1e9"), ERR_INVALID, "\"ffn_mult\" is 1e+09");
 	refused_block(GROUP("3"), MULT("0.001"), ERR_INVALID, "\"ffn_mult\" is 0.001");
 	refused_block(GROUP("3"), MULT("1") ", \"intermediate_size\": 40", ERR_INVALID, "\"intermediate_size\" is 40, but \"ffn_mult\" makes 256");
-	refused_block("\"replace_with_linear\": true", WIDTH("40"), ERR_UNSUPPORTED, "\"replace_with_linear\" of \"attention\" of \"block_configs\"[0] is true");
-	refused_block(GROUP("3"), "\"replace_with_linear\": true", ERR_UNSUPPORTED, "\"replace_with_linear\" of \"ffn\" of \"block_configs\"[0] is true");
+	refused("\"attention_bias\": true, \"block_configs\": [" BLOCK("\"replace_with_linear\": true", WIDTH("40")) ", " BLOCK(GROUP("3"), WIDTH("40")) ", " BLOCK(GROUP("3"), WIDTH("40")) "]",
+		ERR_UNSUPPORTED, "\"replace_with_linear\" of \"attention\" of \"block_configs\"[0] is true, and the matrix has a bias");
 	refused_block(GROUP("3") ", \"window_length\": 8", WIDTH("40"), ERR_UNSUPPORTED, "\"window_length\" of \"attention\" of \"block_configs\"[0] is set");
 	refused_block(GROUP("3"), WIDTH("40") ", \"moe\": {\"num_experts\": 4}", ERR_UNSUPPORTED, "\"moe\" of \"ffn\"");
 	refused_block(GROUP("3"), WIDTH("40") ", \"gated\": false", ERR_UNSUPPORTED, "\"gated\" of \"ffn\" of \"block_configs\"[0] is set, which is not supported; it must be true");

@@ -316,6 +316,9 @@ Test(gpu_recurrent, what_the_kernels_cannot_is_refused_by_name, .timeout = 120)
 	for (u32 i = 0; i < m.layers; i++)
 		m.kv_heads_by_layer[i] = m.kv_heads + (i == attends);
 	expect_refusal(&bad, ERR_UNSUPPORTED, "others have");
+	m.layer_flags[0] |= LAYER_LINEAR_MLP;
+	expect_refusal(&bad, ERR_UNSUPPORTED, "layer 0 of this Qwen3_5ForCausalLM has a matrix in place of a block (replace_with_linear)");
+	m.layer_flags[0] &= (u16)~LAYER_LINEAR_MLP;
 	expect_refusal(&bad, ERR_UNSUPPORTED, "devices compute layers of one number: use --device cpu");
 	m.arch = run.model.arch;
 	m.recurrent.kind = RECURRENT_DELTA;
