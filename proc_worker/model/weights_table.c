@@ -246,6 +246,8 @@ static bool has_with_experts(const struct model_config *c, enum arch_when when)
 /* Of layers of a kind that one flag tells. */
 static bool has_flag(u32 flags, enum arch_when when)
 {
+	if (when == WHEN_MIXER || when == WHEN_NO_MIXER)
+		return !(flags & LAYER_NO_MIXER) == (when == WHEN_MIXER);
 	if (when == WHEN_SHORTCUT)
 		return flags & LAYER_SHORTCUT;
 	if (when == WHEN_LINEAR_MIXER)
@@ -258,7 +260,7 @@ static bool has_flag(u32 flags, enum arch_when when)
 static bool has_tensor(const struct weights_plan *p, const struct arch_tensor *t, u32 layer)
 {
 	const u32 flags = p->config->layer_flags[layer];
-	const bool recurrent = flags & LAYER_RECURRENT, mixer = !(flags & LAYER_NO_MIXER), dense = !(flags & (LAYER_EXPERTS | LAYER_NO_MLP));
+	const bool recurrent = flags & LAYER_RECURRENT, dense = !(flags & (LAYER_EXPERTS | LAYER_NO_MLP));
 	const bool attends = model_attends(p->config, layer), experts = flags & LAYER_EXPERTS, global = flags & LAYER_GLOBAL, shared_kv = flags & LAYER_SHARED_KV;
 
 	switch (t->when) {
@@ -290,10 +292,6 @@ static bool has_tensor(const struct weights_plan *p, const struct arch_tensor *t
 		return attends && p->config->latent.q_rank > 0;
 	case WHEN_NO_Q_RANK:
 		return attends && p->config->latent.q_rank == 0;
-	case WHEN_MIXER:
-		return mixer;
-	case WHEN_NO_MIXER:
-		return !mixer;
 	case WHEN_OUTPUT_GATE:
 		return attends && p->config->output_gate;
 	case WHEN_ATTENTION:
@@ -316,6 +314,8 @@ static bool has_tensor(const struct weights_plan *p, const struct arch_tensor *t
 		return global && !shared_kv;
 	case WHEN_GLOBAL_V:
 		return global && !shared_kv && !p->config->value_is_key;
+	case WHEN_MIXER:
+	case WHEN_NO_MIXER:
 	case WHEN_NARROW:
 	case WHEN_WIDE:
 	case WHEN_SHORTCUT:
