@@ -72,11 +72,11 @@ static enum err decide_length(struct runner *r, struct err_msg *em)
 	if (r->model.context_max < CONTEXT_MIN)
 		return err_set(em, ERR_INVALID,
 			       "config.json: a context of %u (%s) leaves no room for a prompt and an answer; it must be at least %d", r->model.context_max,
-			       arch_field_in_file(r->model.arch, "max_position_embeddings"), CONTEXT_MIN);
-	if (wanted > r->model.context_max && r->model.indexed_tokens)
+			       r->model.context_bound ? r->model.context_bound : arch_field_in_file(r->model.arch, "max_position_embeddings"), CONTEXT_MIN);
+	if (wanted > r->model.context_max && r->model.context_bound)
 		return err_set(em, ERR_INVALID,
-			       "--max-model-len %u is more than \"index_topk\" %u (config.json): a %s attends to so many chosen tokens, which is supported "
-			       "where they are all", wanted, r->model.indexed_tokens, r->model.arch->name);
+			       "--max-model-len %u is more than \"%s\" %u (config.json), behind which a %s computes in another way, which is not supported",
+			       wanted, r->model.context_bound, r->model.context_max, r->model.arch->name);
 	if (wanted > r->model.context_max)
 		return err_set(em, ERR_INVALID,
 			       "--max-model-len %u is more than the model's %u tokens (config.json)", wanted, r->model.context_max);
@@ -87,9 +87,9 @@ static enum err decide_length(struct runner *r, struct err_msg *em)
 			       "from %d to %u",
 			       wanted, CONTEXT_MIN, r->model.context_max);
 	r->max_model_len = wanted ? wanted : r->model.context_max;
-	if (r->model.indexed_tokens && r->config.rank == 0)
-		LOG_WARN("CONTEXT_BOUNDED", "max_model_len=%u index_topk=%u reason=\"%s attends to index_topk chosen tokens, which is supported where they are all\"",
-			 r->max_model_len, r->model.indexed_tokens, r->model.arch->name);
+	if (r->model.context_bound && r->config.rank == 0)
+		LOG_WARN("CONTEXT_BOUNDED", "max_model_len=%u %s=%u reason=\"behind so many tokens a %s computes in another way, which is not supported\"",
+			 r->max_model_len, r->model.context_bound, r->model.context_max, r->model.arch->name);
 	return ERR_OK;
 }
 

@@ -113,6 +113,9 @@ void arch_names(char *out, size_t bytes, const char *like)
 	for (size_t i = 0; !whole && (name = arch_name_at(i)); i++)
 		if (!ends_in(name, causal) && !arch_find(name)->part)
 			used = append_name(out, bytes, used, name, "", false);
+	for (size_t i = 0; !whole && (name = arch_part_name_at(i)); i++)
+		if (ends_in(name, causal))
+			used = append_name(out, bytes, used, name, "", false);
 	if (used < bytes)
 		snprintf(out + used, bytes - used, "; every %s as well that docs/ADDING_A_MODEL.md names", whole ? causal : parts);
 }

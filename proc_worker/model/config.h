@@ -123,7 +123,7 @@ struct model_config {
 	f32 gate_deviations[MODEL_LAYERS_MAX]; /* of layers with LAYER_SPARSE, in standard deviations of a token's gate */
 	bool output_gate; /* layers of attention: behind v SLOT_QKV has, as wide as q, what the heads' outputs are weighed by, after a sigmoid */
 	u32 context_max; /* tokens that the model was made for, with what rope scaling adds */
-	u32 indexed_tokens; /* what `context_max` is bounded by, for layers attend to so many chosen tokens: up to there these are all; 0: it is not */
+	const char *context_bound; /* the field that ends `context_max` before positions do: what is computed behind so many tokens is not supported; NULL: none */
 	f32 norm_eps;
 	f32 norm_offset; /* added to the weights of all norms */
 	f32 embed_scale;

@@ -49,16 +49,17 @@ static enum err read_block(json_val block, const char *where, json_val act, bool
 	if (json_type(block) != JSON_OBJECT)
 		return err_set(em, ERR_FORMAT, "config.json: %s must be an object, found %s", where, json_type_name(block));
 	enum err e = check_others(block, where, act, em);
-	if (!e)
-		e = config_may_bool(block, "no_op", false, &none, em);
+	if (e)
+		return e;
+	e = config_may_bool(block, "no_op", false, &none, em);
 	if (!e)
 		e = config_may_bool(block, "replace_with_linear", false, linear, em);
+	if (e)
+		err_prefix(em, "%s", where);
 	*linear = *linear && !none;
 	if (!e && *linear && biased)
 		return err_set(em, ERR_UNSUPPORTED, "config.json: \"replace_with_linear\" of %s is true, and the matrix has a bias, which is not supported", where);
 	*there = !none && !*linear;
-	if (e)
-		err_prefix(em, "%s", where);
 	return e;
 }
 

@@ -86,6 +86,8 @@ static enum err read_shared(struct model_config *c, json_val v, struct err_msg *
 			       "config.json: \"n_shared_experts\" is %u; together, of \"moe_intermediate_size\" %u each, they are wider "
 			       "than %d",
 			       count, c->expert_intermediate, CONFIG_DIM_MAX);
+	if (!e && count == 0 && arch_has_own(c->arch, "moe_router_use_sigmoid")) /* of Hy3 transformers then has one as wide as a layer without experts */
+		e = err_set(em, ERR_UNSUPPORTED, "config.json: \"%s\" is 0, which is not supported for %s", arch_field_in_file(c->arch, "n_shared_experts"), c->arch->name);
 	c->shared_intermediate = count * c->expert_intermediate;
 	return e ? e : check_shared_width(c, v, em);
 }

@@ -342,6 +342,8 @@ static const struct {
 	{"linear_allow_neg_eigval", 0, NAN},
 	{"lm_head_bias", 0, NAN},
 	{"moe_layer_freq", 0, 1},
+	{"compression_ratio", 0, 1},
+	{"weight_share_add_bias", 0, NAN}, /* of biases */
 	{"mlp_layer_types", 0, NAN},
 	{"is_moe_layer", 0, NAN},
 	{"topk_method", 0, NAN},
@@ -434,6 +436,8 @@ static const struct {
 	{"use_routing_bias", 0, true},
 	{"use_mixed_mlp_moe", 0, true},
 	{"qk_norm", 0, true},
+	{"use_3d_rope", 0, true},
+	{"rope_is_neox_style", 0, true},
 	{"use_pos_enc", 0, true},
 	{"block_use_swiglu", 0, true},
 	{"attn_output_gate", 0, true},
@@ -517,7 +521,7 @@ static const char *const INERT[] = {
 	/* generation */
 	"max_new_tokens",
 	"eod_token_id", "end_token_id", "im_end_id", "im_newline_id", "im_start_id", "mask_init_id", "pad_id", "text_end_id",
-	"text_start_id", "org_vocab_size", "cla_share_factor", "class_num", "pool_type", "dense_list",
+	"ignored_index", "text_start_id", "org_vocab_size", "cla_share_factor", "class_num", "pool_type", "dense_list",
 	"bos_token_id", "pad_token_id", "sep_token_id", "unk_token_id", "decoder_start_token_id",
 	"max_length", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups",
 	"diversity_penalty", "temperature", "top_k", "top_p", "typical_p", "repetition_penalty",
@@ -558,6 +562,15 @@ static bool window_is_off(const char *name, json_val v)
 	return !strcmp(name, "sliding_window") && json_bool(json_get(v, "use_sliding_window"), &on) && !on;
 }
 
+/* What a field of a family must say; NULL: it is none of FIXED_WORDS. */
+static const char *only_word(const struct arch *arch, const char *name)
+{
+	for (size_t i = 0; i < COUNT_OF(FIXED_WORDS); i++)
+		if (!strcmp(FIXED_WORDS[i].name, name) && (FIXED_WORDS[i].layer_norm ? arch->layer_norm != NULL : arch_has_own(arch, name)))
+			return FIXED_WORDS[i].value;
+	return NULL;
+}
+
 static enum err check_field(const struct arch *arch, json_val v, const char *name, json_val value,
 			    struct err_msg *em)
 {
@@ -581,10 +594,9 @@ static enum err check_field(const struct arch *arch, json_val v, const char *nam
 		return ERR_OK;
 	if (arch->experts_alike && (!strcmp(name, "num_shared_expert") || !strcmp(name, "moe_intermediate_size")))
 		return ERR_OK;
-	for (size_t i = 0; i < COUNT_OF(FIXED_WORDS); i++)
-		if (!strcmp(FIXED_WORDS[i].name, name) && json_string_equals(value, FIXED_WORDS[i].value) &&
-		    (FIXED_WORDS[i].layer_norm ? arch->layer_norm != NULL : arch_has_own(arch, name)))
-			return ERR_OK;
+	const char *word = only_word(arch, name);
+	if (word && json_string_equals(value, word))
+		return ERR_OK;
 	for (size_t i = 0; i < COUNT_OF(USED); i++) {
 		if (strcmp(USED[i].name, name) != 0)
 			continue;
@@ -595,6 +607,8 @@ static enum err check_field(const struct arch *arch, json_val v, const char *nam
 	}
 	if (is_neutral(value, neutral))
 		return ERR_OK;
+	if (word)
+		return err_set(em, ERR_UNSUPPORTED, "config.json: \"%s\" must be '%s' for %s", name, word, arch->name);
 	if (known)
 		return err_set(em, ERR_UNSUPPORTED,
 			       "config.json: \"%s\" is set, which is not supported for %s", name, arch->name);

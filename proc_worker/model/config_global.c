@@ -1,5 +1,5 @@
 /* Layers without a window that have heads of their own sizes (Gemma 4), as config.json describes them. Runs in the worker at start. */
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "proc_worker/model/config_priv.h"
@@ -141,15 +141,24 @@ static enum err check_layer(const struct model_config *c, json_val layer, u32 in
 		       index, kv_heads, head_dim);
 }
 
+/* What is said of a layer: transformers writes all numbers with as many digits as the last one has. */
+static json_val layer_said(json_val layers, u32 index)
+{
+	char *end;
+
+	for (struct json_iter it = json_iterate(layers); json_next(&it);)
+		if (it.key[0] >= '0' && it.key[0] <= '9' && strtoull(it.key, &end, 10) == index && *end == '\0')
+			return it.value;
+	return (json_val){0};
+}
+
 static enum err check_layers(const struct model_config *c, json_val layers, struct err_msg *em)
 {
-	char name[LAYER_NAME_BYTES];
 	enum err e = ERR_OK;
 	u32 met = 0;
 
 	for (u32 i = 0; !e && i < c->layers; i++) {
-		snprintf(name, sizeof(name), "%u", i);
-		json_val layer = json_get(layers, name);
+		json_val layer = layer_said(layers, i);
 		met += json_type(layer) != JSON_MISSING;
 		e = check_layer(c, layer, i, em);
 	}

@@ -13,6 +13,14 @@ bool config_is_latent_field(const char *name)
 	return false;
 }
 
+void config_bound_context(struct model_config *c, u32 most, const char *field)
+{
+	if (c->context_max <= most)
+		return;
+	c->context_max = most;
+	c->context_bound = field;
+}
+
 bool config_is_index_field(const struct arch *arch, const char *name)
 {
 	return arch_has_own(arch, "index_topk") && (!strncmp(name, "index_", 6) || !strncmp(name, "indexer_", 8));
@@ -21,11 +29,12 @@ bool config_is_index_field(const struct arch *arch, const char *name)
 enum err config_read_index(struct model_config *c, json_val v, struct err_msg *em)
 {
 	const u32 usual = 2048;
+	u32 chosen = usual;
 	json_val types = json_get(v, "layer_types");
 
 	if (!arch_has_own(c->arch, "index_topk"))
 		return ERR_OK;
-	enum err e = config_may_u32(v, "index_topk", CONFIG_CONTEXT_MAX, usual, &c->indexed_tokens, em);
+	enum err e = config_may_u32(v, "index_topk", CONFIG_CONTEXT_MAX, usual, &chosen, em);
 	if (!e && !c->interleaved)
 		e = err_set(em, ERR_UNSUPPORTED, "config.json: \"rope_interleave\" must be true for %s", c->arch->name);
 	if (!e && c->latent.q_rank == 0)
@@ -34,10 +43,8 @@ enum err config_read_index(struct model_config *c, json_val v, struct err_msg *e
 		if (!json_string_equals(it.value, "indexed_attention"))
 			e = err_set(em, ERR_UNSUPPORTED, "config.json: \"layer_types\" has '%.64s'; of a %s it must be 'indexed_attention'",
 				    json_cstr(it.value, json_type_name(it.value)), c->arch->name);
-	if (c->context_max > c->indexed_tokens)
-		c->context_max = c->indexed_tokens;
-	else
-		c->indexed_tokens = 0;
+	if (!e)
+		config_bound_context(c, chosen, "index_topk");
 	return e;
 }
 

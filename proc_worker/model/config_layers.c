@@ -145,6 +145,8 @@ static enum err read_pattern(const struct model_config *c, json_val v, u32 *out,
 	const char *text = json_cstr(json_get(v, "sliding_window_pattern"), NULL);
 	size_t windowed = text ? strspn(text, "L") : 0;
 
+	if (!text && c->window == 0) /* some write 0 then */
+		return ERR_OK;
 	if (!text)
 		return config_may_u32(v, "sliding_window_pattern", MODEL_LAYERS_MAX, c->arch->window_pattern, out, em);
 	if (windowed >= MODEL_LAYERS_MAX || strcmp(text + windowed, "G") != 0)

@@ -17,6 +17,9 @@ static const struct {
 	{"glm4v_moe_text", "{\"vocab_size\": 151424, \"hidden_size\": 4096, \"intermediate_size\": 10944, \"num_hidden_layers\": 46, "
 			   "\"num_attention_heads\": 96, \"max_position_embeddings\": 65536, \"rms_norm_eps\": 1e-05, "
 			   "\"num_experts\": 128, \"num_experts_per_tok\": 8, \"moe_intermediate_size\": 1408}"},
+	{"granite_docling_text", "{\"vocab_size\": 133800, \"hidden_size\": 1024, \"intermediate_size\": 2048, \"num_hidden_layers\": 28, "
+				 "\"num_attention_heads\": 16, \"num_key_value_heads\": 4, \"max_position_embeddings\": 32768, \"rms_norm_eps\": 1e-05, "
+				 "\"embedding_multiplier\": 12.0, \"residual_multiplier\": 0.263, \"attention_multiplier\": 0.015625, \"logits_scaling\": 4.0}"},
 	{"lfm2", "{\"vocab_size\": 65536, \"hidden_size\": 2560, \"intermediate_size\": 12288, \"num_hidden_layers\": 32, "
 		 "\"num_attention_heads\": 32, \"max_position_embeddings\": 128000, \"rms_norm_eps\": 1e-05}"},
 	{"llama", "{\"vocab_size\": 32000, \"hidden_size\": 4096, \"intermediate_size\": 11008, \"num_hidden_layers\": 32, "
@@ -25,6 +28,9 @@ static const struct {
 		    "\"num_attention_heads\": 32, \"max_position_embeddings\": 131072, \"rms_norm_eps\": 1e-06}"},
 	{"qwen2", "{\"vocab_size\": 151936, \"hidden_size\": 4096, \"intermediate_size\": 22016, \"num_hidden_layers\": 32, "
 		  "\"num_attention_heads\": 32, \"max_position_embeddings\": 32768, \"rms_norm_eps\": 1e-06}"},
+	{"qwen2_5_omni_text", "{\"vocab_size\": 152064, \"hidden_size\": 3584, \"intermediate_size\": 18944, \"num_hidden_layers\": 28, "
+			      "\"num_attention_heads\": 28, \"num_key_value_heads\": 4, \"max_position_embeddings\": 32768, \"rms_norm_eps\": 1e-06, "
+			      "\"rope_theta\": 1000000.0}"},
 	{"qwen3", "{\"vocab_size\": 151936, \"hidden_size\": 4096, \"intermediate_size\": 22016, \"num_hidden_layers\": 32, "
 		  "\"num_attention_heads\": 32, \"max_position_embeddings\": 32768, \"rms_norm_eps\": 1e-06}"},
 };
@@ -118,7 +124,7 @@ enum err config_read_tied(struct model_config *c, json_val whole, json_val text,
 	enum err e = config_may_bool(text, name, usual, &of_text, em);
 	if (!e)
 		e = config_may_bool(whole, name, of_text, &c->tied_embeddings, em);
-	const bool text_ties = !e && in_text && of_text;
+	const bool text_ties = !e && of_text && (in_text || arch_ties_either(model));
 	if (text_ties && arch_ties_either(model))
 		c->tied_embeddings = true;
 	else /* transformers heeds what the whole says, or is: a head in the files counts, whatever the part says */

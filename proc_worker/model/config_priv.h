@@ -71,13 +71,16 @@ MUST_CHECK enum err config_read_windows(struct model_config *c, json_val v, stru
 /* The sizes of heads of a family with arch.latent, with `c` filled up to the number of heads: fills c->latent and head_dim, and makes one
  * KV head of all. */
 MUST_CHECK enum err config_read_latent(struct model_config *c, json_val v, struct err_msg *em);
+/* Ends c->context_max at `most` tokens because of `field`, which outlives `c`, unless it ends before. */
+void config_bound_context(struct model_config *c, u32 most, const char *field);
+
 /* Whether it is one of the fields that say them. */
 bool config_is_latent_field(const char *name);
 
 /* Whether it says which tokens a family whose layers attend to chosen ones chooses. */
 bool config_is_index_field(const struct arch *arch, const char *name);
 /* How many these are ("index_topk"), in such a family: within so many tokens all are chosen, so that c->context_max, with all that scales it read, is no
- * more afterwards; c->indexed_tokens says if it was. ERR_UNSUPPORTED, ERR_FORMAT, ERR_INVALID: a field that says another arithmetic. */
+ * more afterwards (config_bound_context). ERR_UNSUPPORTED, ERR_FORMAT, ERR_INVALID: a field that says another arithmetic. */
 MUST_CHECK enum err config_read_index(struct model_config *c, json_val v, struct err_msg *em);
 
 /* What layers without a window have for themselves, in families with arch.global_heads: their sizes, with `c` filled up to those of

@@ -161,8 +161,8 @@ static enum err mark_layers(struct model_config *c, json_val v, struct err_msg *
 	if (kda && !ruled && !listed)
 		return config_kda_unmarked(c, json_get(v, rule), em);
 	if (!by_interval && !ruled && !listed)
-		return err_set(em, ERR_FORMAT, "config.json: \"layer_types\" is missing; of a %s it must be an array of %u strings (num_hidden_layers), each %s or full_attention",
-			       c->arch->name, c->layers, c->arch->recurrent_layer);
+		return err_set(em, ERR_FORMAT, "config.json: \"layer_types\" is missing; of a %s it must be an array of %u strings (num_hidden_layers), each %s%s or full_attention",
+			       c->arch->name, c->layers, c->arch->recurrent_layer, c->arch->traits & ARCH_WINDOW_ALL ? ", sliding_attention" : "");
 	if (by_interval)
 		e = mark_interval(c, v, em);
 	else if (by_period)

@@ -29,7 +29,7 @@ enum err config_read_seq_length(struct model_config *c, json_val v, struct err_m
 		e = config_may_bool(v, "use_logn_attn", true, &logarithm, em);
 	if (!e)
 		e = config_may_u32(v, "seq_length", CONFIG_CONTEXT_MAX, SEQ_LENGTH, &length, em);
-	if (!e && (dynamic || logarithm) && length < c->context_max)
-		c->context_max = length;
+	if (!e && (dynamic || logarithm))
+		config_bound_context(c, length, "seq_length");
 	return e;
 }

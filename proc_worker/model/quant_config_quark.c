@@ -51,7 +51,7 @@ static enum err read_weight(struct quant_config *q, json_val w, struct err_msg *
 		{"dtype", FIELD_READ},	      {"qscheme", FIELD_READ},	    {"group_size", FIELD_READ},		    {"ch_axis", FIELD_READ},
 		{"symmetric", FIELD_READ},    {"scale_format", FIELD_READ}, {"scale_calculation_mode", FIELD_READ}, {"scale_type", FIELD_READ},
 		{"round_method", FIELD_READ}, {"observer_cls", FIELD_READ}, {"zero_point_type", FIELD_READ},	    {"is_dynamic", FIELD_FALSE},
-		{"is_scale_quant", FIELD_FALSE}, {"mx_element_dtype", FIELD_FALSE},
+		{"is_scale_quant", FIELD_FALSE}, {"mx_element_dtype", FIELD_FALSE}, {"max_input_numel", FIELD_READ}, {"enable_buffer_reuse", FIELD_READ},
 	};
 	const struct form *form;
 	bool symmetric = true;
@@ -94,19 +94,34 @@ static enum err read_modules(struct quant_config *q, json_val v, struct err_msg 
 	return e;
 }
 
+/* By patterns of names, or types. */
+static enum err read_list(struct quant_config *q, json_val v, const char *name, struct err_msg *em)
+{
+	enum err e = ERR_OK;
+
+	if (!quant_field_is_off(v) && json_type(v) != JSON_OBJECT)
+		return err_set(em, ERR_FORMAT, "config.json: \"%s\": \"%s\" must be an object, found %s", QUANT_WHERE, name, json_type_name(v));
+	for (struct json_iter it = json_iterate(v); !e && json_next(&it);)
+		e = read_modules(q, it.value, em);
+	return e;
+}
+
 /* What was done with the weights before they were rounded changes nothing here, unless inputs are to be changed to match. */
 static enum err check_algorithm(json_val v, struct err_msg *em)
 {
-	static const char *const names[] = {"smooth", "autosmoothquant", "awq", "gptq", "qronos", "rotation", "quarot"};
-	enum { QUAROT = 6 };
-	bool online = false;
+	static const char *const names[] = {"smooth", "autosmoothquant", "awq", "gptq", "gptaq", "qronos", "autoround", "rotation", "quarot"};
+	static const char *const online[] = {"r4", "online_r1_rotation"};
+	enum { ROTATION = 7, QUAROT = 8 };
+	bool on = false;
 	u32 name = 0;
 
 	enum err e = quant_need_text(v, ALGORITHM, "name", NULL, names, COUNT_OF(names), &name, em);
-	if (!e && name == QUAROT)
-		e = quant_need_flag(v, ALGORITHM, "r4", true, &online, em);
-	if (!e && online)
-		e = err_set(em, ERR_UNSUPPORTED, "config.json: \"%s\": \"r4\" of quarot is true: inputs that are rotated while computing are not supported", ALGORITHM);
+	for (size_t i = 0; !e && !on && name >= ROTATION && i < COUNT_OF(online); i++) {
+		e = quant_need_flag(v, ALGORITHM, online[i], name == QUAROT && i == 0, &on, em);
+		if (!e && on)
+			e = err_set(em, ERR_UNSUPPORTED, "config.json: \"%s\": \"%s\" of %s is true: inputs that are rotated while computing are not supported",
+				    ALGORITHM, online[i], names[name]);
+	}
 	return e;
 }
 
@@ -116,9 +131,21 @@ static enum err check_algorithms(json_val v, struct err_msg *em)
 
 	if (json_type(v) == JSON_OBJECT)
 		return check_algorithm(v, em);
+	if (json_present(v) && json_type(v) != JSON_ARRAY)
+		return err_set(em, ERR_FORMAT, "config.json: \"%s\": \"algo_config\" must be an array of objects, found %s", QUANT_WHERE, json_type_name(v));
 	for (struct json_iter it = json_iterate(v); !e && json_next(&it);)
 		e = check_algorithm(it.value, em);
 	return e;
+}
+
+/* Of words of 32 bits only the configuration says whether they are of signed numbers: not which matrix has which. */
+static enum err check_signs(const struct quant_config *q, struct err_msg *em)
+{
+	for (u32 i = 0; i < q->count; i++)
+		for (u32 k = i + 1; k < q->count; k++)
+			if (q->schemes[i].format == QUANT_AWQ && q->schemes[k].format == QUANT_AWQ && q->schemes[i].twos_complement != q->schemes[k].twos_complement)
+				return err_set(em, ERR_UNSUPPORTED, "config.json: \"%s\": int4 and uint4 in one checkpoint are not supported", QUANT_WHERE);
+	return ERR_OK;
 }
 
 /* Outputs of a word of 32 bits in another order. */
@@ -155,9 +182,10 @@ enum err quant_read_quark(struct quant_config *q, json_val v, struct err_msg *em
 	enum err e = quant_check_fields(v, QUANT_WHERE, fields, COUNT_OF(fields), em);
 	if (!e)
 		e = read_modules(q, json_get(v, "global_quant_config"), em);
-	for (size_t i = 0; i < COUNT_OF(lists); i++)
-		for (struct json_iter it = json_iterate(json_get(v, lists[i])); !e && json_next(&it);)
-			e = read_modules(q, it.value, em);
+	for (size_t i = 0; !e && i < COUNT_OF(lists); i++)
+		e = read_list(q, json_get(v, lists[i]), lists[i], em);
+	if (!e)
+		e = check_signs(q, em);
 	if (!e)
 		e = check_algorithms(json_get(v, "algo_config"), em);
 	if (!e)

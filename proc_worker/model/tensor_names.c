@@ -425,17 +425,30 @@ static const struct {
 	{".mlp.post_mlp_layernorm.", ".post_mlp_layernorm."},
 };
 
-static enum err add_other(struct additions *a, const struct arch_tensor *part, u32 layer, const char *file, const char *wanted, struct err_msg *em)
+static bool names_any(const struct arch *a, const char *part)
 {
-	char name[NAME_BYTES], other[NAME_BYTES];
+	for (u32 i = 0; i < a->tensor_count; i++)
+		if (strstr(a->tensors[i].name, part))
+			return true;
+	return false;
+}
 
-	arch_tensor_name(name, sizeof(name), part, layer, 0);
-	const char *at = strstr(name, wanted);
-	if (!at)
-		return ERR_OK;
-	snprintf(other, sizeof(other), "%.*s%s%.64s", (int)(at - name), name, file, at + strlen(wanted));
-	const struct st_tensor *t = safetensors_find(a->st, other);
-	return t && !safetensors_find(a->st, name) ? add(a, name, t, em) : ERR_OK;
+/* Of matrices in fewer bits, whose parts have names of their own behind that of the module, too. */
+static enum err add_other(struct additions *a, const char *file, const char *wanted, struct err_msg *em)
+{
+	char name[NAME_BYTES];
+	enum err e = ERR_OK;
+
+	for (u32 i = 0; !e && i < safetensors_count(a->st); i++) {
+		const struct st_tensor *t = safetensors_at(a->st, i);
+		const char *at = strstr(t->name, file);
+		if (!at || strlen(t->name) + strlen(wanted) >= NAME_BYTES)
+			continue;
+		snprintf(name, sizeof(name), "%.*s%s%s", (int)(at - t->name), t->name, wanted, at + strlen(file));
+		if (!safetensors_find(a->st, name))
+			e = add(a, name, t, em);
+	}
+	return e;
 }
 
 static enum err add_others(struct safetensors *st, const struct model_config *c, struct err_msg *em)
@@ -443,10 +456,9 @@ static enum err add_others(struct safetensors *st, const struct model_config *c,
 	struct additions a = {.st = st};
 	enum err e = ERR_OK;
 
-	for (u32 i = 0; i < c->arch->tensor_count; i++)
-		for (size_t k = 0; k < COUNT_OF(OTHERS); k++)
-			for (u32 layer = 0; !e && layer < c->layers && strstr(c->arch->tensors[i].name, OTHERS[k].wanted); layer++)
-				e = add_other(&a, &c->arch->tensors[i], layer, OTHERS[k].file, OTHERS[k].wanted, em);
+	for (size_t k = 0; !e && k < COUNT_OF(OTHERS); k++)
+		if (names_any(c->arch, OTHERS[k].wanted))
+			e = add_other(&a, OTHERS[k].file, OTHERS[k].wanted, em);
 	return finish(&a, e, em);
 }
 

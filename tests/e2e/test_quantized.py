@@ -271,8 +271,8 @@ def quark(**weight):
     """A configuration as AMD's Quark writes it, null fields and all."""
     spec = {"ch_axis": None, "group_size": None, "is_dynamic": False, "is_scale_quant": False, "mx_element_dtype": None,
             "observer_cls": "PerTensorMinMaxObserver", "round_method": "half_even", "scale_calculation_mode": None, "scale_format": None,
-            "scale_type": "float", "symmetric": True, **weight}
-    return {"quant_method": "quark", "quant_mode": "eager_mode", "version": "0.10", "algo_config": None, "exclude": ["lm_head"],
+            "scale_type": "float", "symmetric": True, "max_input_numel": 4194304, "enable_buffer_reuse": False, **weight}
+    return {"quant_method": "quark", "quant_mode": "eager_mode", "version": "0.13", "algo_config": None, "exclude": ["lm_head"],
             "global_quant_config": {"bias": None, "input_tensors": {"dtype": "fp8_e4m3"}, "output_tensors": None, "target_device": None,
                                     "weight": spec},
             "kv_cache_quant_config": {}, "layer_quant_config": {}, "layer_type_quant_config": {}, "softmax_quant_spec": None,
@@ -340,7 +340,7 @@ class QuarkMixed:
     def __init__(self):
         self.four, self.eight = QuarkInt4(32, True), QuarkFp8("channel")
         self.config = {**self.four.config, "layer_quant_config": {"*down_proj": self.eight.config["global_quant_config"]},
-                       "algo_config": [{"name": "awq", "scaling_layers": []}, {"name": "quarot", "r4": False}]}
+                       "algo_config": [{"name": "awq", "scaling_layers": []}, {"name": "rotation", "r1": True}, {"name": "quarot", "r4": False}]}
 
     def make(self, stem, rows, columns, rng):
         return (self.eight if "down_proj" in stem else self.four).make(stem, rows, columns, rng)
@@ -668,6 +668,12 @@ def test_unsupported_settings_are_refused_by_name(changes, words_said, tmp_path)
     (QuarkInt4(32, True), quark(dtype="int4", qscheme="per_group", group_size=32, ch_axis=0), '"ch_axis" must be 1 or -1'),
     (QuarkInt4(32, True), {"export": {"pack_method": "order"}}, "is 'order'; supported: reorder"),
     (QuarkInt4(32, True), {"algo_config": [{"name": "quarot"}]}, '"r4" of quarot is true'),
+    (QuarkInt4(32, True), {"algo_config": [{"name": "rotation", "r4": True}]}, '"r4" of rotation is true: inputs that are rotated'),
+    (QuarkInt4(32, True), {"algo_config": [{"name": "rotation", "r1": True, "online_r1_rotation": True}]}, '"online_r1_rotation" of rotation is true'),
+    (QuarkInt4(32, True), {"algo_config": "awq"}, '"algo_config" must be an array of objects, found string'),
+    (QuarkInt4(32, True), {"layer_quant_config": [{}]}, '"layer_quant_config" must be an object, found array'),
+    (QuarkInt4(32, True), {"layer_quant_config": {"*": quark(dtype="uint4", qscheme="per_group", group_size=32, ch_axis=1)["global_quant_config"]}},
+     "int4 and uint4 in one checkpoint are not supported"),
     (QuarkInt4(32, True), {"algo_config": {"name": "svd"}}, "'svd'; supported: smooth"),
     (QuarkInt4(32, True), {"global_quant_config": {"weight": [{}, {}]}}, "is a list: weights that are rounded in several steps"),
     (QuarkInt4(32, True), {"global_quant_config": {"weight": None}}, 'has no "weight" that is quantized'),

@@ -48,6 +48,10 @@ Test(config_global, sizes_may_be_said_by_layers_which_agree)
 	good(PLAIN ", " MIXED ", \"per_layer_config\": {\"1\": {\"head_dim\": 24, \"num_key_value_heads\": 1}, "
 		   "\"3\": {\"num_key_value_heads\": 1, \"head_dim\": 24}, \"5\": {\"head_dim\": 24, \"num_key_value_heads\": 1}}");
 	cr_assert(c.global_head_dim == 24 && c.global_kv_heads == 1);
+	good(PLAIN ", " MIXED ", \"per_layer_config\": {\"01\": {\"head_dim\": 24}, \"003\": {\"head_dim\": 24}, \"5\": {\"head_dim\": 24}}"); /* as transformers writes numbers */
+	cr_assert(c.global_head_dim == 24 && c.global_kv_heads == 2);
+	refused(PLAIN ", \"per_layer_config\": {\"5\": {\"head_dim\": 24}, \"05\": {\"head_dim\": 24}}", ERR_INVALID, "names layers that there are none of");
+	refused(PLAIN ", \"per_layer_config\": {\"5x\": {\"head_dim\": 24}}", ERR_UNSUPPORTED, "layer 5 has 2 KV heads of 16 values");
 	good(PLAIN ", \"per_layer_config\": {}");
 	cr_assert(c.global_head_dim == 16 && c.global_kv_heads == 2);
 	refused(PLAIN ", \"per_layer_config\": [3]", ERR_FORMAT, "\"per_layer_config\" must be an object");

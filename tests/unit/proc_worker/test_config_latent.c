@@ -185,16 +185,16 @@ Test(config_latent, contexts_of_chosen_tokens_end_where_these_are_no_longer_all)
 
 	for (size_t i = 0; i < COUNT_OF(families); i++) {
 		good(families[i], INDEXED ALL ", \"index_topk\": 64");
-		cr_assert(c.context_max == 64 && c.indexed_tokens == 64 && c.interleaved && expert_layers() == 56 && c.router.scale == 2.5f);
+		cr_assert(c.context_max == 64 && !strcmp(c.context_bound, "index_topk") && c.interleaved && expert_layers() == 56 && c.router.scale == 2.5f);
 		cr_assert_eq(c.router.groups, i == 0 ? 8 : 1);
 		good(families[i], ALL ", \"index_topk\": 64, \"rope_interleave\": true, \"indexer_rope_interleave\": true, \"indexer_types\": [\"full\"], "
 				      "\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4, \"original_max_position_embeddings\": 32}, "
 				      "\"layer_types\": [\"indexed_attention\", \"indexed_attention\"]");
 		cr_assert(c.context_max == 64 && c.rope.original_context == 32 && c.rope.factor == 4);
 		good(families[i], INDEXED ALL ", \"index_topk\": 128");
-		cr_assert(c.context_max == 128 && c.indexed_tokens == 0);
+		cr_assert(c.context_max == 128 && !c.context_bound);
 		good(families[i], ALL);
-		cr_assert(c.context_max == 128 && c.indexed_tokens == 0);
+		cr_assert(c.context_max == 128 && !c.context_bound);
 		refused(families[i], ALL ", \"index_topk\": 0", ERR_INVALID, "\"index_topk\" is 0");
 		refused(families[i], ALL ", \"rope_interleave\": false", ERR_UNSUPPORTED, "\"rope_interleave\" must be true for");
 		refused(families[i], ALL ", \"layer_types\": [\"full_attention\"]", ERR_UNSUPPORTED,
@@ -206,7 +206,7 @@ Test(config_latent, contexts_of_chosen_tokens_end_where_these_are_no_longer_all)
 #define AXK1 "AXK1ForCausalLM"
 Test(config_latent, a_x_k1_is_deepseek_v3_with_layers_of_experts_listed)
 {
-	good(AXK1, ALL ", \"moe_layer_freq\": 1, \"scoring_func\": \"sigmoid\", \"rope_interleave\": false");
+	good(AXK1, ALL ", \"topk_method\": \"noaux_tc\", \"moe_layer_freq\": 1, \"scoring_func\": \"sigmoid\", \"rope_interleave\": false");
 	cr_assert(c.router.sigmoid && c.router.groups == 8 && c.router.groups_top == 4 && c.router.scale == 2.5f && !c.choice_bias && !c.interleaved);
 	cr_assert(expert_layers() == 62 && c.shared_intermediate == 24);
 	good(AXK1, ALL ", \"mlp_layer_types\": [\"dense\", \"sparse\", \"dense\", \"sparse\", \"sparse\", \"dense\"], \"n_group\": 1, \"topk_group\": 1");

@@ -21,6 +21,7 @@ Test(config_moe, weights_of_hy_3_always_sum_to_its_factor)
 	cr_assert(c.router.sigmoid && c.normalize_experts && c.router.scale == 2.826f && c.router.sum_plus == 1e-20f && c.shared_intermediate == 24);
 	cr_assert(c.head_dim == 128 && c.kv_heads == 8 && c.rope.theta == 11158840 && !c.attention_bias && !c.tied_embeddings);
 	cr_assert(!(c.layer_flags[0] & LAYER_EXPERTS) && (c.layer_flags[1] & LAYER_EXPERTS));
+	refused(HY, HY_EXPERTS ", \"num_shared_experts\": 0", ERR_UNSUPPORTED, "\"num_shared_experts\" is 0, which is not supported for " HY);
 	good(HY, "\"num_local_experts\": 8, \"num_experts_per_tok\": 3, \"expert_hidden_dim\": 24, \"num_shared_experts\": 2, \"attention_bias\": true, "
 		 "\"router_scaling_factor\": 1.5, \"mlp_layer_types\": [\"sparse\", \"dense\", \"sparse\", \"sparse\"]");
 	cr_assert(c.expert_intermediate == 24 && c.shared_intermediate == 48 && c.attention_bias && c.router.scale == 1.5f);

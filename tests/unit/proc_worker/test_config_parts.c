@@ -26,6 +26,7 @@ Test(config_parts, fields_that_a_part_leaves_out_are_those_of_its_configuration_
 		{"Ovis2ForConditionalGeneration", "qwen2", "Qwen2ForCausalLM", 151936, 4096, 22016, 32, 32, 32, 128, 32768, 1e-6},
 		{"InternVLForConditionalGeneration", "qwen3", "Qwen3ForCausalLM", 151936, 4096, 22016, 32, 32, 32, 128, 32768, 1e-6},
 		{"AyaVisionForConditionalGeneration", "cohere2", "Cohere2ForCausalLM", 256000, 8192, 22528, 40, 64, 64, 128, 8192, 1e-5},
+		{"Qwen2_5OmniThinkerForConditionalGeneration", "qwen2_5_omni_text", "Qwen2ForCausalLM", 152064, 3584, 18944, 28, 28, 4, 128, 32768, 1e-6},
 		{"Glm4vForConditionalGeneration", "glm4v_text", "Glm4vTextModel", 151552, 4096, 13696, 40, 32, 2, 128, 32768, 1e-5},
 	};
 
@@ -91,6 +92,7 @@ Test(config_parts, embeddings_may_be_tied_where_the_whole_does_not_say_it_and_th
 		{"Ovis2ForConditionalGeneration", "qwen2", ", \"tie_word_embeddings\": null", true, true},
 		{"LlavaForConditionalGeneration", "llama", "", false, false},
 		{"LlavaForConditionalGeneration", "llama", ", \"tie_word_embeddings\": true", false, true},
+		{"LlavaForConditionalGeneration", "llama", "}, \"tie_word_embeddings\": false, \"x\": {", false, false},
 	};
 
 	for (size_t i = 0; i < COUNT_OF(cases); i++) {
@@ -99,6 +101,44 @@ Test(config_parts, embeddings_may_be_tied_where_the_whole_does_not_say_it_and_th
 		good(cases[i].whole, more);
 		cr_expect(c.tied_headless == cases[i].headless && c.tied_embeddings == cases[i].tied, "%zu", i);
 	}
+}
+
+/* What such a class has for itself. */
+Test(config_parts, multipliers_and_bases_of_rotation_are_those_of_the_class_too)
+{
+	struct model_config said;
+
+	good("GraniteDoclingForConditionalGeneration",
+	     "\"text_config\": {\"model_type\": \"granite_docling_text\", \"embedding_multiplier\": 12, \"residual_multiplier\": 0.263, "
+	     "\"attention_multiplier\": 0.015625, \"logits_scaling\": 4}");
+	said = c;
+	good("GraniteDoclingForConditionalGeneration", "\"text_config\": {\"model_type\": \"granite_docling_text\"}");
+	cr_assert(c.vocab_size == 133800 && c.hidden == 1024 && c.intermediate == 2048 && c.layers == 28 && c.heads == 16 && c.kv_heads == 4);
+	cr_assert(c.context_max == 32768 && c.attention_scale == 0.015625f && c.embed_scale != 1 && c.norm_eps == said.norm_eps);
+	cr_assert(c.embed_scale == said.embed_scale && c.logits_scale == said.logits_scale && memcmp(c.scales, said.scales, sizeof(c.scales)) == 0);
+	good("Qwen2_5OmniThinkerForConditionalGeneration", "\"text_config\": {\"model_type\": \"qwen2_5_omni_text\"}");
+	cr_assert(c.rope.theta == 1e6f);
+	good("Qwen2_5OmniThinkerForConditionalGeneration",
+	     "\"text_config\": {\"model_type\": \"qwen2_5_omni_text\", \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 5000}}");
+	cr_assert(c.rope.theta == 5000);
+}
+
+Test(config_parts, paddleocr_vl_may_lie_flat_in_the_whole)
+{
+	static const char flat[] = "\"vocab_size\": 64, \"hidden_size\": 48, \"intermediate_size\": 80, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, "
+				   "\"num_key_value_heads\": 2, \"head_dim\": 16, \"max_position_embeddings\": 128, \"rms_norm_eps\": 1e-5, \"compression_ratio\": 1.0, "
+				   "\"ignored_index\": -100, \"weight_share_add_bias\": true, \"rope_is_neox_style\": true, \"vision_config\": {}, \"use_3d_rope\": %s%s";
+	char more[768];
+
+	snprintf(more, sizeof(more), flat, "true", ", \"tie_word_embeddings\": false");
+	good("PaddleOCRVLForConditionalGeneration", more);
+	cr_assert(c.hidden == 48 && !c.tied_embeddings && c.rope.theta == 500000);
+	snprintf(more, sizeof(more), flat, "false", "");
+	refused("PaddleOCRVLForConditionalGeneration", more, ERR_UNSUPPORTED, "\"use_3d_rope\" must be true");
+	snprintf(more, sizeof(more), "\"text_config\": {\"model_type\": \"paddleocr_vl_text\", %s}, \"tie_word_embeddings\": false",
+		 "\"vocab_size\": 64, \"hidden_size\": 48, \"intermediate_size\": 80, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"max_position_embeddings\": 128");
+	good("PaddleOCRVLForConditionalGeneration", more); /* what a part does not say its class does, and either of both ties */
+	cr_assert(c.tied_embeddings);
 }
 
 Test(config_parts, of_glm_4v_queries_have_biases_and_whole_heads_rotate_unless_it_says_otherwise)
@@ -126,6 +166,9 @@ Test(config_parts, parts_whose_types_have_two_names_are_of_the_same_family)
 		{"KimiK25ForConditionalGeneration", "deepseek_v3", "DeepseekV3ForCausalLM", latent},
 		{"Kimi_K25ForConditionalGeneration", "kimi_k2", "DeepseekV3ForCausalLM", latent},
 		{"Glm46VForConditionalGeneration", "glm4v_text", "Glm4vTextModel", ""},
+		{"HCXVisionV2ForCausalLM", "hyperclovax", "HyperCLOVAXForCausalLM", ", \"use_post_norm\": true"},
+		{"LightOnOCRForConditionalGeneration", "qwen3", "Qwen3ForCausalLM", ", \"num_key_value_heads\": 2, \"head_dim\": 12"},
+		{"Exaone4_5_ForConditionalGeneration", "exaone4_5_text", "Exaone4ForCausalLM", ", \"num_key_value_heads\": 2, \"sliding_window\": null, \"sliding_window_pattern\": 0"},
 	};
 
 	for (size_t i = 0; i < COUNT_OF(cases); i++) {

@@ -428,7 +428,9 @@ Test(config_recurrent, lfm_3_has_windows_and_a_gate_a_head)
 	good(LFM3, LFM3_TYPES ", " LFM3_ROPES ", \"use_attention_gate\": false, \"use_sandwich_norm\": false, \"sliding_window\": 8, \"conv_L_cache\": 3, "
 			      "\"head_dim\": 12, \"norm_eps\": 1e-6, \"attention_bias\": false");
 	cr_assert(!c.output_gate && !c.post_norms && c.window == 8 && c.recurrent.taps == 3 && c.rope.dim == 6 && c.rope.head == 12);
-	refused(LFM3, LFM3_ROPES, ERR_FORMAT, "\"layer_types\" is missing");
+	good(LFM3, LFM3_TYPES ", \"rope_parameters\": {\"full_attention\": {\"rope_type\": \"proportional\"}, \"sliding_attention\": {\"rope_type\": \"default\"}}");
+	cr_assert(c.rope.theta == 1000000 && c.local_rope.theta == 1000000);
+	refused(LFM3, LFM3_ROPES, ERR_FORMAT, "each conv, sliding_attention or full_attention");
 	refused(LFM3, LFM3_TYPES, ERR_FORMAT, "\"rope_scaling\" (or \"rope_parameters\") is missing; of a " LFM3 " it must be an object");
 	refused(LFM3, TYPES("conv", "chunked_attention", "full_attention", "conv") ", " LFM3_ROPES, ERR_UNSUPPORTED,
 		"\"layer_types\"[1] is 'chunked_attention'; supported: conv, full_attention, sliding_attention");

@@ -30,13 +30,14 @@ Test(config_remote, baichuan_without_rotary_embeddings_is_refused)
 Test(config_remote, the_context_of_qwen_ends_where_its_arithmetic_changes)
 {
 	said_good(&c, QWEN, SIZES CONTEXT, "\"seq_length\": 128, \"kv_channels\": 8");
+	cr_assert(!strcmp(c.context_bound, "seq_length"));
 	cr_assert(c.context_max == 128 && c.intermediate == 40 && c.head_dim == 8 && c.kv_heads == 12);
 	said_good(&c, QWEN, SIZES CONTEXT, "\"seq_length\": 128, \"use_dynamic_ntk\": false");
 	cr_assert(c.context_max == 128 && c.head_dim == 128 && c.norm_eps == 1e-6f);
 	said_good(&c, QWEN, SIZES CONTEXT, "\"seq_length\": 128, \"use_dynamic_ntk\": false, \"use_logn_attn\": true");
 	cr_assert(c.context_max == 128);
 	said_good(&c, QWEN, SIZES CONTEXT, "\"seq_length\": 128, \"use_dynamic_ntk\": false, \"use_logn_attn\": false, \"rotary_emb_base\": 1000000");
-	cr_assert(c.context_max == 512 && c.rope.theta == 1000000);
+	cr_assert(c.context_max == 512 && !c.context_bound && c.rope.theta == 1000000);
 	said_good(&c, QWEN, SIZES ", \"max_position_embeddings\": 32768", "\"seq_length\": null");
 	cr_assert(c.context_max == 8192);
 	said_good(&c, QWEN, SIZES CONTEXT, "\"seq_length\": 2048");

@@ -34,7 +34,7 @@ Test(config_shortcut, what_is_computed_otherwise_is_refused_by_name)
 {
 	refused("\"num_hidden_layers\": 4", ERR_FORMAT, "\"num_layers\" is missing");
 	refused("\"num_layers\": 2, \"num_hidden_layers\": 3", ERR_INVALID, "\"num_hidden_layers\" is 3; with \"num_layers\" 2 it must be that, or twice that");
-	refused("\"num_layers\": 2, \"zero_expert_type\": \"copy\"", ERR_UNSUPPORTED, "\"zero_expert_type\"");
+	refused("\"num_layers\": 2, \"zero_expert_type\": \"copy\"", ERR_UNSUPPORTED, "\"zero_expert_type\" must be 'identity' for LongcatFlashForCausalLM");
 	refused("\"num_layers\": 2, \"mla_scale_kv_lora\": false", ERR_UNSUPPORTED, "\"mla_scale_kv_lora\" must be true");
 	refused("\"num_layers\": 2, \"router_bias\": true", ERR_UNSUPPORTED, "\"router_bias\" must be false");
 	refused("\"num_layers\": 2, \"norm_topk_prob\": true", ERR_UNSUPPORTED, "\"norm_topk_prob\" is set");
