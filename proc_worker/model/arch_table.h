@@ -405,6 +405,7 @@ struct arch {
 	u32 head_dim; /* 0: hidden_size / num_attention_heads */
 	u32 kv_heads; /* 0: num_attention_heads */
 	u32 window;   /* of `chunked` of how many tokens a chunk is; 0: none */
+	u32 windows_from; /* of ARCH_WINDOW_UPPER: "max_window_layers", and nothing switches them on; 0: "use_sliding_window" does */
 	u32 window_pattern; /* of ARCH_WINDOW_ALL: without "layer_types" every so many layers have none, the first of them */
 	u32 rope_theta;
 	u32 local_theta; /* of ARCH_LOCAL_ROPE; 0: "rope_theta" is theirs, too */

@@ -70,6 +70,16 @@ static enum err size_or(json_val v, const char *name, u32 max, u32 usual, u32 *o
 	return usual ? config_may_u32(v, name, max, usual, out, em) : config_need_u32(v, name, max, out, em);
 }
 
+/* Whether all layers of a family have experts unless its files say how many first ones have none, and this file says none. */
+static bool has_no_dense_layers(const struct arch *a, json_val v)
+{
+	json_val first = json_get(v, "first_k_dense_replace");
+	i64 count = 0;
+
+	return a->dense_layers == 0 && arch_has_own(a, "first_k_dense_replace") && !arch_has_own(a, "mlp_layer_types") && !arch_has_own(a, "moe_layer_freq") &&
+	       (json_type(first) == JSON_MISSING || (json_int(first, &count) && count == 0));
+}
+
 /* What a family makes of the hidden size has the same limit as what a file says. */
 static enum err read_intermediate(struct model_config *c, json_val v, struct err_msg *em)
 {
@@ -81,6 +91,8 @@ static enum err read_intermediate(struct model_config *c, json_val v, struct err
 		return config_read_altup_width(c, v, em);
 	if (c->arch->experts_optional) /* config_experts.c */
 		return config_may_u32(v, "intermediate_size", CONFIG_DIM_MAX, 0, &c->intermediate, em);
+	if (has_no_dense_layers(c->arch, v) && json_type(json_get(v, "intermediate_size")) == JSON_MISSING)
+		return ERR_OK;
 	enum err e = size_or(v, "intermediate_size", CONFIG_DIM_MAX, inner * c->hidden, &c->intermediate, em);
 	if (!e && c->intermediate > CONFIG_DIM_MAX)
 		e = err_set(em, ERR_INVALID,

@@ -124,7 +124,7 @@ static enum err read_window_size(struct model_config *c, json_val v, struct err_
 		return config_may_u32(v, "attention_chunk_size", CONFIG_CONTEXT_MAX, c->window, &c->window, em);
 	}
 	if (has(c, ARCH_WINDOW_UPPER | ARCH_NO_ROPE | ARCH_WINDOW_LISTED))
-		e = config_may_bool(v, "use_sliding_window", false, &on, em);
+		e = config_may_bool(v, "use_sliding_window", c->arch->windows_from > 0, &on, em);
 	if (!e && on && has(c, ARCH_WINDOW_LISTED) && !json_present(json_get(v, "layer_types")))
 		return err_set(em, ERR_UNSUPPORTED,
 			       "config.json: \"use_sliding_window\" of a %s needs \"layer_types\": which layers have windows "
@@ -235,7 +235,7 @@ enum err config_read_windows(struct model_config *c, json_val v, struct err_msg 
 {
 	json_val types = json_get(v, "layer_types");
 	/* Older Qwen3 MoE files bound the windows to layers, newer ones have them everywhere. */
-	struct window_rule rule = {.upper_first = has(c, ARCH_EXPERTS_SOME) ? 0 : 28};
+	struct window_rule rule = {.upper_first = c->arch->windows_from > 0 ? c->arch->windows_from : has(c, ARCH_EXPERTS_SOME) ? 0 : 28};
 	u32 upper = rule.upper_first;
 
 	enum err e = has(c, ARCH_NO_ROPE) || c->arch->chunked ? read_no_rope(c, v, em) : ERR_OK;

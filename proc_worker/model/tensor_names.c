@@ -422,6 +422,7 @@ static const struct {
 } OTHERS[] = {
 	{"mlp.shared_experts.", "mlp.shared_mlp."},
 	{"self_attn.g_proj.", "self_attn.gate_proj."},
+	{".feedforward_layer_norm.", ".post_attention_layernorm."}, /* of OLMo Hybrid, where transformers names norms of all layers as those of recurrent ones */
 	{".mlp.post_mlp_layernorm.", ".post_mlp_layernorm."},
 };
 

@@ -593,6 +593,11 @@ def family_cases(family):
         yield "more-shared", {"n_shared_experts": 3}
     if family == "dots1":
         yield "all-experts", {"first_k_dense_replace": 0}
+        yield "window-above", {"sliding_window": 8, "max_window_layers": 1, "use_sliding_window": MISSING}
+        yield "window-types", {"sliding_window": 8, "use_sliding_window": MISSING, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
+        yield "window-nowhere", {"sliding_window": MISSING, "max_window_layers": MISSING, "use_sliding_window": MISSING}
+    if family == "solar_open":
+        yield "no-width", {"intermediate_size": MISSING}
     if family == "flex_olmo":
         yield "norm", {"norm_topk_prob": True}
         yield "top-1", {"num_experts_per_tok": 1}

@@ -367,8 +367,9 @@ Test(config_families, small_differences_of_families)
 		ERR_UNSUPPORTED, "\"partial_rotary_factor\" is set");
 	good("Dots1ForCausalLM", "\"n_routed_experts\": 8, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 24, \"first_k_dense_replace\": 1");
 	cr_assert(c.router.sigmoid && !(c.layer_flags[0] & LAYER_EXPERTS) && (c.layer_flags[1] & LAYER_EXPERTS) && c.shared_intermediate == 0);
-	refused("Dots1ForCausalLM", "\"n_routed_experts\": 8, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 24, \"sliding_window\": 16", ERR_UNSUPPORTED,
-		"\"sliding_window\" is set");
+	cr_assert(!(c.layer_flags[1] & LAYER_WINDOW)); /* there are fewer than 62 layers */
+	good("Dots1ForCausalLM", "\"n_routed_experts\": 8, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 24, \"sliding_window\": 16, \"max_window_layers\": 1");
+	cr_assert(c.window == 16 && !(c.layer_flags[0] & LAYER_WINDOW) && (c.layer_flags[1] & LAYER_WINDOW));
 }
 
 /* As transformers takes them: the whole's word counts, and the part's where that says nothing, but Qwen 2 VL's either. */
