@@ -483,6 +483,8 @@ static enum err read_fields(struct model_config *c, json_val whole, json_val v, 
 		e = read_dtype(c, v, em);
 	if (!e)
 		e = read_eos(c, "config.json", whole, em);
+	if (!e && config_thinker(whole).node != whole.node)
+		e = read_eos(c, "config.json", config_thinker(whole), em);
 	if (!e)
 		e = read_eos(c, "config.json", v, em);
 	return e ? e

@@ -109,7 +109,9 @@ enum err config_fill_part(struct json_doc **out, json_val part, struct err_msg *
 
 json_val config_whose(json_val whole, json_val text, const char *name)
 {
-	return json_present(json_get(text, name)) ? text : whole;
+	const json_val thinker = config_thinker(whole);
+
+	return json_present(json_get(text, name)) ? text : json_present(json_get(thinker, name)) ? thinker : whole;
 }
 
 enum err config_read_tied(struct model_config *c, json_val whole, json_val text, struct err_msg *em)

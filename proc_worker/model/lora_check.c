@@ -19,9 +19,14 @@ const struct lora_product_slot LORA_PRODUCT_SLOTS[LORA_PRODUCTS] = {
 	[LORA_DOWN] = {SLOT_DOWN, true},
 };
 
-bool lora_module_name(char *out, size_t bytes, const struct arch_tensor *t, u32 layer)
+bool lora_module_name(char *out, size_t bytes, const struct lora_config *c, const struct arch_tensor *t, u32 layer)
 {
-	arch_tensor_name(out, bytes, t, layer, 0);
+	static const char model[] = "model.";
+	char name[NAME_BYTES];
+
+	arch_tensor_name(name, sizeof(name), t, layer, 0);
+	const bool of_whole = c->whole && strncmp(name, model, sizeof(model) - 1) == 0;
+	snprintf(out, bytes, "%s%s", of_whole ? c->whole : "", name + (of_whole ? sizeof(model) - 1 : 0));
 	size_t length = strlen(out), suffix = strlen(SUFFIX);
 	if (length < suffix || strcmp(out + length - suffix, SUFFIX) != 0)
 		return false;
@@ -31,8 +36,8 @@ bool lora_module_name(char *out, size_t bytes, const struct arch_tensor *t, u32 
 
 /* ---------------------------------------------------------------- names */
 
-/* Whether any module of the model, adaptable or not, has the name at its end, or where that is NULL fits the expression. */
-static enum err is_there(const char *name, json_val expression, const struct weights_plan *plan, bool *out, struct err_msg *em)
+/* Whether any module of the model, adaptable or not, has the name at its end, or where that is NULL fits the expression that targets are. */
+static enum err is_there(const struct lora_config *c, const char *name, const struct weights_plan *plan, bool *out, struct err_msg *em)
 {
 	const struct arch *arch = plan->config->arch;
 	char module[NAME_BYTES];
@@ -42,12 +47,12 @@ static enum err is_there(const char *name, json_val expression, const struct wei
 	for (u32 layer = 0; !e && !*out && layer < plan->config->layers; layer++)
 		for (u32 i = 0; !e && !*out && i < arch->tensor_count; i++) {
 			if (!weights_tensor_applies(plan, &arch->tensors[i], layer) ||
-			    !lora_module_name(module, sizeof(module), &arch->tensors[i], layer))
+			    !lora_module_name(module, sizeof(module), c, &arch->tensors[i], layer))
 				continue;
 			if (name)
 				*out = lora_config_is_name(module, name);
 			else
-				e = lora_config_names(expression, module, out, em);
+				e = lora_config_names(c->targets, module, out, em);
 		}
 	return e;
 }
@@ -75,7 +80,7 @@ static void list_name(char list[LIST_BYTES], const char *name)
 }
 
 /* "q_proj, k_proj, ...": what targets may be of this model. */
-static void list_targets(const struct weights_plan *plan, char list[LIST_BYTES])
+static void list_targets(const struct lora_config *c, const struct weights_plan *plan, char list[LIST_BYTES])
 {
 	const struct arch *arch = plan->config->arch;
 	char module[NAME_BYTES];
@@ -84,7 +89,7 @@ static void list_targets(const struct weights_plan *plan, char list[LIST_BYTES])
 	for (u32 layer = 0; layer < plan->config->layers; layer++)
 		for (u32 i = 0; i < arch->tensor_count; i++)
 			if (is_adaptable(plan, &arch->tensors[i], layer) &&
-			    lora_module_name(module, sizeof(module), &arch->tensors[i], layer))
+			    lora_module_name(module, sizeof(module), c, &arch->tensors[i], layer))
 				list_name(list, strrchr(module, '.') ? strrchr(module, '.') + 1 : module);
 }
 
@@ -98,18 +103,18 @@ static enum err check_targets(const struct lora_config *c, const struct weights_
 	if (lora_config_is_all_linear(c))
 		return ERR_OK;
 	if (expression) {
-		e = is_there(NULL, c->targets, plan, &there, em);
+		e = is_there(c, NULL, plan, &there, em);
 		if (!there)
 			snprintf(strangers, sizeof(strangers), "\"%.500s\"", expression);
 	}
 	for (struct json_iter it = json_iterate(c->targets); !e && json_next(&it);) {
-		e = is_there(json_cstr(it.value, ""), c->targets, plan, &there, em);
+		e = is_there(c, json_cstr(it.value, ""), plan, &there, em);
 		if (!there)
 			list_name(strangers, json_cstr(it.value, ""));
 	}
 	if (e || !strangers[0])
 		return e;
-	list_targets(plan, targets);
+	list_targets(c, plan, targets);
 	return err_set(em, ERR_INVALID, "%s: \"target_modules\": no module of the model is named by %s; adapters can change %s", FILE_NAME,
 		       strangers, targets);
 }
@@ -124,10 +129,8 @@ static enum err check_layer(u64 layer, const struct weights_plan *plan, struct e
 					layers - 1);
 }
 
-enum err lora_check_config(const struct lora_config *c, const struct weights_plan *plan, struct err_msg *em)
+enum err lora_check_model(const struct weights_plan *plan, struct err_msg *em)
 {
-	u64 layer;
-
 	if (plan->config->arch->latent)
 		return err_set(em, ERR_UNSUPPORTED, "adapters of a %s are not supported: its attention is latent", plan->config->arch->name);
 	if (plan->config->arch->global_heads)
@@ -143,6 +146,13 @@ enum err lora_check_config(const struct lora_config *c, const struct weights_pla
 			       plan->config->arch->name);
 	if (plan->config->output_gate)
 		return err_set(em, ERR_UNSUPPORTED, "adapters of a %s are not supported: its queries have gates", plan->config->arch->name);
+	return ERR_OK;
+}
+
+enum err lora_check_config(const struct lora_config *c, const struct weights_plan *plan, struct err_msg *em)
+{
+	u64 layer;
+
 	enum err e = check_targets(c, plan, em);
 	if (!e && json_uint(c->layers, &layer))
 		e = check_layer(layer, plan, em);

@@ -17,6 +17,7 @@ struct lora_config {
 	json_val layers_patterns; /* "layers_pattern": what stands in front of a layer's number; a text, a list, or nothing */
 	json_val excludes;	  /* "exclude_modules": a list of names, an expression, or nothing */
 	json_val ranks, alphas;	  /* "rank_pattern", "alpha_pattern": objects */
+	const char *whole; /* what modules are called by in place of "model.", of models of several parts; NULL: by that. Set by who opens the matrices */
 };
 
 /* Reads `dir`/adapter_config.json. ERR_NOT_FOUND, ERR_IO, ERR_FORMAT; ERR_INVALID: a number is out of bounds; ERR_UNSUPPORTED

@@ -8,6 +8,7 @@
 #include "proc_worker/model/finite.h"
 #include "proc_worker/model/lora.h"
 #include "proc_worker/model/lora_priv.h"
+#include "proc_worker/model/tensor_names.h"
 #include "proc_worker/model/weights_priv.h"
 
 enum { NAME_BYTES = 256 };
@@ -107,7 +108,7 @@ static enum err check_use(const struct loading *l, const struct pair *p, u32 lay
 
 static enum err find_pair(const struct loading *l, const struct arch_tensor *t, u32 layer, struct pair *p, struct err_msg *em)
 {
-	bool is_module = lora_module_name(p->module, sizeof(p->module), t, layer);
+	bool is_module = lora_module_name(p->module, sizeof(p->module), l->config, t, layer);
 
 	ASSERT(is_module);
 	p->a = find(l, p->module, "lora_A");
@@ -328,10 +329,13 @@ static enum err load_adapter(struct lora_set *s, u32 index, const struct lora_mo
 
 	enum err e = lora_config_read(&config, m->path, em);
 	if (!e)
-		e = lora_check_config(&config, plan, em);
+		e = lora_check_model(plan, em);
 	if (!e)
 		e = open_matrices(&l, &file, m->path, em);
 	l.file = file;
+	config.whole = e ? NULL : tensor_names_of_whole(file, PREFIX);
+	if (!e)
+		e = lora_check_config(&config, plan, em);
 	if (!e)
 		e = load_file(&l, em);
 	if (e)

@@ -12,9 +12,12 @@ struct lora_product_slot {
 };
 extern const struct lora_product_slot LORA_PRODUCT_SLOTS[LORA_PRODUCTS];
 
-/* The module that a tensor of the table belongs to in `layer`, of experts in the first: its name without ".weight". False: it
+/* The module that a tensor of the table belongs to in `layer`, of experts in the first: its name without ".weight", as the adapter calls it. False: it
  * is no module's weight. */
-bool lora_module_name(char *out, size_t bytes, const struct arch_tensor *t, u32 layer);
+bool lora_module_name(char *out, size_t bytes, const struct lora_config *c, const struct arch_tensor *t, u32 layer);
+
+/* ERR_UNSUPPORTED: adapters of this model are not computed; says why. */
+MUST_CHECK enum err lora_check_model(const struct weights_plan *plan, struct err_msg *em);
 
 /* Refuses what names nothing of the model: ERR_INVALID, with the names or layers, and those that would do; ERR_FORMAT: a
  * pattern is no regular expression. */

@@ -162,6 +162,19 @@ static enum err add_prefixes(struct safetensors *st, const struct model_config *
 	return finish(&a, e, em);
 }
 
+const char *tensor_names_of_whole(const struct safetensors *st, const char *before)
+{
+	const size_t bytes = strlen(before);
+
+	for (u32 i = 0; i < safetensors_count(st); i++) {
+		const char *name = safetensors_at(st, i)->name;
+		for (size_t k = 0; k < COUNT_OF(PREFIXES) && strncmp(name, before, bytes) == 0; k++)
+			if (strcmp(PREFIXES[k].wanted, "model.") == 0 && strncmp(name + bytes, PREFIXES[k].file, strlen(PREFIXES[k].file)) == 0)
+				return PREFIXES[k].file;
+	}
+	return NULL;
+}
+
 /* Whether the files have BACKBONE where the table has "model.". */
 static bool has_backbone(const struct safetensors *st, const struct model_config *c)
 {

@@ -20,6 +20,10 @@ MUST_CHECK enum err tensor_names_add(struct safetensors *st, const struct model_
  * experts may be chosen by biases as well, without a field for it, whether it has some (c->choice_bias). After tensor_names_add. */
 void tensor_names_find_unsaid(const struct safetensors *st, struct model_config *c);
 
+/* What names that begin with `before` have behind it where the table has "model.", in files of a model of several parts ("model.language_model." and
+ * others): that of the first tensor that has any; NULL: none has. */
+const char *tensor_names_of_whole(const struct safetensors *st, const char *before);
+
 /* Puts the names that tensors have in the files where `text`, an error of a checkpoint for instance, has those of the table: "backbone." for
  * "model.", where the checkpoint begins its names so. Cut to fit `bytes`. */
 void tensor_names_in_file(char *text, size_t bytes, const struct safetensors *st, const struct model_config *c);

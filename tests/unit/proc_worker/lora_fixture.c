@@ -124,7 +124,7 @@ static void write_module(struct writing *w, u32 layer, u32 m)
 	size_t begin = w->data.bytes;
 	char name[160];
 
-	snprintf(name, sizeof(name), "base_model.model.model.layers.%u.%s.lora_A.weight", layer, fused ? fused : MODULES[m].name);
+	snprintf(name, sizeof(name), "base_model.model.%slayers.%u.%s.lora_A.weight", f->whole ? f->whole : "model.", layer, fused ? fused : MODULES[m].name);
 	if (!is_left_out(w, name)) {
 		for (u32 i = 0; i < rank * MODULES[m].columns; i++)
 			put_value(w, a_at(f, layer, m, i / MODULES[m].columns, i % MODULES[m].columns));

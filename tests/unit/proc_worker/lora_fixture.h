@@ -19,6 +19,7 @@ struct lora_fixture {
 	const char *strange;	 /* the last value of the tensor whose name has this piece is strange_value */
 	float strange_value;
 	u32 double_rank_layer;	 /* from 1: that layer's q_proj has twice the rank */
+	const char *whole;	 /* in names of tensors in place of "model." */
 	bool fused;		 /* for the tiny model that is fused: B's of q, k, v and of gate, up stacked over one A */
 	bool no_tensors;	 /* no file of them */
 };

@@ -188,8 +188,9 @@ Test(config_parts, who_also_speaks_describes_its_thoughts_in_a_part_of_its_own)
 	char part[768], more[1024];
 
 	snprintf(part, sizeof(part), text, "qwen2_5_omni_text", "", "");
-	snprintf(more, sizeof(more), "\"thinker_config\": {\"tie_word_embeddings\": true, %s}, \"tie_word_embeddings\": false", part);
+	snprintf(more, sizeof(more), "\"thinker_config\": {\"tie_word_embeddings\": true, \"eos_token_id\": 7, %s}, \"tie_word_embeddings\": false", part);
 	good("Qwen2_5OmniForConditionalGeneration", more);
+	cr_assert(c.eos_count == 1 && c.eos_ids[0] == 7);
 	cr_assert(!strcmp(c.arch->name, "Qwen2ForCausalLM") && c.tied_embeddings && c.hidden == 48);
 	good("Qwen2_5OmniModel", more);
 	good("Qwen2_5OmniThinkerForConditionalGeneration", part);

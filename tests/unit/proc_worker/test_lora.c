@@ -154,6 +154,17 @@ Test(lora, a_module_may_have_a_rank_of_its_own)
 	compare((struct tiny_model){0}, f, 1, 5);
 }
 
+/* As PEFT calls the modules of a model of several parts, whose language part alone is computed. */
+Test(lora, modules_may_have_the_names_of_a_whole)
+{
+	struct lora_fixture f[ADAPTERS] = {
+		{.seed = 11, .whole = "model.language_model.", .only = "self_attn",
+		 .config = "{\"peft_type\": \"LORA\", \"r\": 4, \"lora_alpha\": 8, \"target_modules\": \".*language_model.*self_attn\\\\.(q|k|v|o)_proj\"}"},
+		{.seed = 12, .whole = "thinker.model."}};
+
+	compare((struct tiny_model){0}, f, 1, 5);
+}
+
 /* ---------------------------------------------------------------- refusals */
 
 static void folder_refused(struct lora_fixture *f, enum err expected, const char *text)
@@ -328,6 +339,14 @@ Test(lora, what_is_excluded_is_no_target)
 }
 
 #define CONFIG(members) "{\"r\": 4, \"lora_alpha\": 8, " members "}"
+
+Test(lora, names_of_a_whole_are_of_its_language_part_only)
+{
+	FOLDER_REFUSED(ERR_INVALID, "is named by \".*language_model.*\"", .config = "{\"peft_type\": \"LORA\", \"r\": 4, \"lora_alpha\": 8, "
+											  "\"target_modules\": \".*language_model.*\"}");
+	FOLDER_REFUSED(ERR_UNSUPPORTED, "base_model.model.model.visual.blocks.0.attn.qkv.lora_A.weight", .whole = "model.language_model.",
+		.extra = "base_model.model.model.visual.blocks.0.attn.qkv.lora_A.weight");
+}
 
 Test(lora, targets_that_name_nothing_of_the_model_are_refused)
 {
