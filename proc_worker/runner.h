@@ -191,6 +191,11 @@ typedef enum err (*runner_position_fn)(void *ctx, u32 position, const float *log
 MUST_CHECK enum err runner_device_prompt(struct runner *r, const u32 *ids, u32 count, bool all,
 					 runner_position_fn on_position, void *ctx, struct err_msg *em);
 
+/* Reads config.json and the checkpoint's headers, and decides on context, types and device: sets all but the progress of r->plan. Does
+ * not block but on files. ERR_INVALID, ERR_FORMAT, ERR_UNSUPPORTED, ERR_IO, ERR_NO_MEMORY: what is wrong and what would be right is in *em, and
+ * runner_destroy frees what was made. For runner_create alone. */
+MUST_CHECK enum err runner_read_model(struct runner *r, struct err_msg *em);
+
 /* For the files of the runner: memory for the states of recurrent layers, none of other models; with a device only where everything lies in it, and
  * how many states are worth saving. ERR_NO_MEMORY. */
 MUST_CHECK enum err runner_make_states(struct runner *r, struct err_msg *em);
