@@ -1,6 +1,6 @@
 /* Reads pickles as data: a stack machine that puts values together and runs nothing. Runs in the worker while it loads. Owns its stack
  * and its memo. Never trusts a length, and never resolves a name but by the caller's table. */
-#include "proc_worker/model/pickle.h"
+#include "proc_worker/model/pickle_priv.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,23 +10,9 @@ enum {
 	STACK_MAX = 4 * 1024 * 1024,
 	MEMO_MAX = 16 * 1024 * 1024,
 	PROTOCOL_MAX = 5,
-	NAME_BYTES_MAX = 256,
 	LONG_BYTES = 8, /* of integers that fit i64 */
 };
 static const size_t MEMORY_MAX = (size_t)1 << 30;
-
-struct machine {
-	const u8 *data, *at, *end;
-	struct arena *arena;
-	const struct pickle_global *globals;
-	u32 global_count;
-	struct pickle_value **stack;
-	u32 depth, stack_capacity;
-	struct pickle_value **memo; /* NULL: nothing was put there */
-	u32 memo_count, memo_capacity;
-	const struct pickle_value *persistent;
-	struct err_msg *em;
-};
 
 const char *pickle_kind_name(enum pickle_kind kind)
 {
@@ -53,14 +39,14 @@ const char *pickle_print_text(char *out, size_t bytes, const char *text, u64 tex
 
 /* ---------------------------------------------------------------- bytes */
 
-static enum err truncated(struct machine *m)
+static enum err truncated(struct pickle_machine *m)
 {
 	return err_set(m->em, ERR_FORMAT, "truncated: it ends at byte %llu, inside an instruction or before the last one",
 		       (unsigned long long)(m->end - m->data));
 }
 
 /* The next `bytes` bytes stay where they are. */
-static enum err take(struct machine *m, u64 bytes, const u8 **out)
+static enum err take(struct pickle_machine *m, u64 bytes, const u8 **out)
 {
 	*out = m->at;
 	if (bytes > (u64)(m->end - m->at))
@@ -70,7 +56,7 @@ static enum err take(struct machine *m, u64 bytes, const u8 **out)
 }
 
 /* A number of 1 to 8 bytes without a sign. */
-static enum err take_number(struct machine *m, u32 bytes, u64 *out)
+static enum err take_number(struct pickle_machine *m, u32 bytes, u64 *out)
 {
 	const u8 *p;
 	enum err e = take(m, bytes, &p);
@@ -82,7 +68,7 @@ static enum err take_number(struct machine *m, u32 bytes, u64 *out)
 }
 
 /* Text up to the end of the line. */
-static enum err take_line(struct machine *m, const char **text, u32 *bytes)
+enum err pickle_take_line(struct pickle_machine *m, const char **text, u32 *bytes)
 {
 	const u8 *end = memchr(m->at, '\n', (size_t)(m->end - m->at));
 
@@ -98,14 +84,14 @@ static enum err take_line(struct machine *m, const char **text, u32 *bytes)
 
 /* ---------------------------------------------------------------- values */
 
-static enum err no_memory(struct machine *m)
+static enum err no_memory(struct pickle_machine *m)
 {
 	if (m->arena->limit_bytes && m->arena->used_bytes > m->arena->limit_bytes / 2)
 		return err_set(m->em, ERR_TOO_LONG, "its values take more than %zu bytes", m->arena->limit_bytes);
 	return err_set(m->em, ERR_NO_MEMORY, "out of memory");
 }
 
-static enum err push(struct machine *m, struct pickle_value *v)
+static enum err push(struct pickle_machine *m, struct pickle_value *v)
 {
 	if (m->depth == m->stack_capacity) {
 		u32 capacity = m->stack_capacity ? 2 * m->stack_capacity : 256;
@@ -121,7 +107,7 @@ static enum err push(struct machine *m, struct pickle_value *v)
 	return ERR_OK;
 }
 
-static enum err push_new(struct machine *m, struct pickle_value value)
+enum err pickle_push_new(struct pickle_machine *m, struct pickle_value value)
 {
 	struct pickle_value *v = arena_alloc(m->arena, sizeof(*v));
 
@@ -131,13 +117,13 @@ static enum err push_new(struct machine *m, struct pickle_value value)
 	return push(m, v);
 }
 
-static enum err push_int(struct machine *m, enum pickle_kind kind, i64 integer)
+static enum err push_int(struct pickle_machine *m, enum pickle_kind kind, i64 integer)
 {
-	return push_new(m, (struct pickle_value){.kind = kind, .integer = integer});
+	return pickle_push_new(m, (struct pickle_value){.kind = kind, .integer = integer});
 }
 
 /* Text behind its length, of so many bytes. */
-static enum err push_text(struct machine *m, enum pickle_kind kind, u32 length_bytes)
+static enum err push_text(struct pickle_machine *m, enum pickle_kind kind, u32 length_bytes)
 {
 	const u8 *text = NULL;
 	u64 bytes;
@@ -147,10 +133,10 @@ static enum err push_text(struct machine *m, enum pickle_kind kind, u32 length_b
 		e = take(m, bytes, &text);
 	if (!e && bytes > UINT32_MAX)
 		e = err_set(m->em, ERR_TOO_LONG, "a text of %llu bytes", (unsigned long long)bytes);
-	return e ? e : push_new(m, (struct pickle_value){.kind = kind, .count = (u32)bytes, .text = (const char *)text});
+	return e ? e : pickle_push_new(m, (struct pickle_value){.kind = kind, .count = (u32)bytes, .text = (const char *)text});
 }
 
-static enum err push_long(struct machine *m, u32 length_bytes)
+static enum err push_long(struct pickle_machine *m, u32 length_bytes)
 {
 	const u8 *p = NULL;
 	u64 bytes, v = 0;
@@ -162,7 +148,7 @@ static enum err push_long(struct machine *m, u32 length_bytes)
 		return e;
 	if (bytes > LONG_BYTES)
 		return bytes > UINT32_MAX ? err_set(m->em, ERR_TOO_LONG, "an integer of %llu bytes", (unsigned long long)bytes)
-					  : push_new(m, (struct pickle_value){.kind = PICKLE_LONG, .count = (u32)bytes, .text = (const char *)p});
+					  : pickle_push_new(m, (struct pickle_value){.kind = PICKLE_LONG, .count = (u32)bytes, .text = (const char *)p});
 	for (u32 i = 0; i < bytes; i++)
 		v |= (u64)p[i] << 8 * i;
 	if (bytes > 0 && bytes < LONG_BYTES && p[bytes - 1] & 0x80)
@@ -171,7 +157,7 @@ static enum err push_long(struct machine *m, u32 length_bytes)
 }
 
 /* The last `count` values of the stack. */
-static enum err top(struct machine *m, u32 count, struct pickle_value ***out)
+enum err pickle_top(struct pickle_machine *m, u32 count, struct pickle_value ***out)
 {
 	*out = m->stack;
 	if (count > m->depth)
@@ -184,7 +170,7 @@ static enum err top(struct machine *m, u32 count, struct pickle_value ***out)
 }
 
 /* How many values lie behind the last mark. */
-static enum err count_to_mark(struct machine *m, u32 *count)
+static enum err count_to_mark(struct pickle_machine *m, u32 *count)
 {
 	for (*count = 0; *count < m->depth; (*count)++)
 		if (m->stack[m->depth - 1 - *count]->kind == PICKLE_MARK)
@@ -192,7 +178,7 @@ static enum err count_to_mark(struct machine *m, u32 *count)
 	return err_set(m->em, ERR_FORMAT, "it goes back to a mark that is not there");
 }
 
-static enum err append(struct machine *m, struct pickle_value *v, struct pickle_value *const *items, u32 count)
+enum err pickle_append(struct pickle_machine *m, struct pickle_value *v, struct pickle_value *const *items, u32 count)
 {
 	if (count > v->capacity - v->count) {
 		u64 needed = (u64)v->count + count, capacity = 2 * (u64)v->capacity > needed ? 2 * (u64)v->capacity : needed;
@@ -212,22 +198,22 @@ static enum err append(struct machine *m, struct pickle_value *v, struct pickle_
 }
 
 /* The last `count` values, and `below` more under them, become one of this kind. */
-static enum err gather(struct machine *m, enum pickle_kind kind, u32 count, u32 below)
+static enum err gather(struct pickle_machine *m, enum pickle_kind kind, u32 count, u32 below)
 {
 	struct pickle_value v = {.kind = kind}, **items;
 
-	enum err e = top(m, count, &items);
+	enum err e = pickle_top(m, count, &items);
 	if (!e && kind == PICKLE_DICT && count % 2)
 		e = err_set(m->em, ERR_FORMAT, "a key without a value");
 	if (!e && count)
-		e = append(m, &v, items, count);
+		e = pickle_append(m, &v, items, count);
 	if (e)
 		return e;
 	m->depth -= count + below;
-	return push_new(m, v);
+	return pickle_push_new(m, v);
 }
 
-static enum err gather_to_mark(struct machine *m, enum pickle_kind kind)
+static enum err gather_to_mark(struct pickle_machine *m, enum pickle_kind kind)
 {
 	u32 count;
 	enum err e = count_to_mark(m, &count);
@@ -236,11 +222,11 @@ static enum err gather_to_mark(struct machine *m, enum pickle_kind kind)
 }
 
 /* The last `count` values are added to the list or dictionary below them and the mark, if there is one. */
-static enum err extend(struct machine *m, enum pickle_kind kind, u32 count, u32 marks)
+static enum err extend(struct pickle_machine *m, enum pickle_kind kind, u32 count, u32 marks)
 {
 	struct pickle_value **items, *into;
 
-	enum err e = top(m, count, &items);
+	enum err e = pickle_top(m, count, &items);
 	if (e)
 		return e;
 	m->depth -= count + marks;
@@ -250,10 +236,10 @@ static enum err extend(struct machine *m, enum pickle_kind kind, u32 count, u32 
 	into = m->stack[m->depth - 1];
 	if (kind == PICKLE_DICT && count % 2)
 		return err_set(m->em, ERR_FORMAT, "a key without a value");
-	return append(m, into, items, count);
+	return pickle_append(m, into, items, count);
 }
 
-static enum err extend_to_mark(struct machine *m, enum pickle_kind kind)
+static enum err extend_to_mark(struct pickle_machine *m, enum pickle_kind kind)
 {
 	u32 count;
 	enum err e = count_to_mark(m, &count);
@@ -263,11 +249,11 @@ static enum err extend_to_mark(struct machine *m, enum pickle_kind kind)
 
 /* ---------------------------------------------------------------- the memo */
 
-static enum err memo_put(struct machine *m, u64 index)
+static enum err memo_put(struct pickle_machine *m, u64 index)
 {
 	struct pickle_value **v;
 
-	enum err e = top(m, 1, &v);
+	enum err e = pickle_top(m, 1, &v);
 	if (e)
 		return e;
 	if (index >= MEMO_MAX)
@@ -289,7 +275,7 @@ static enum err memo_put(struct machine *m, u64 index)
 }
 
 /* At the place whose number comes in so many bytes. */
-static enum err memo_put_at(struct machine *m, u32 index_bytes)
+static enum err memo_put_at(struct pickle_machine *m, u32 index_bytes)
 {
 	u64 index;
 	enum err e = take_number(m, index_bytes, &index);
@@ -297,7 +283,7 @@ static enum err memo_put_at(struct machine *m, u32 index_bytes)
 	return e ? e : memo_put(m, index);
 }
 
-static enum err memo_get(struct machine *m, u32 index_bytes)
+static enum err memo_get(struct pickle_machine *m, u32 index_bytes)
 {
 	u64 index;
 
@@ -309,132 +295,16 @@ static enum err memo_get(struct machine *m, u32 index_bytes)
 	return push(m, m->memo[index]);
 }
 
-/* ---------------------------------------------------------------- names and calls */
-
-static bool text_is(const char *known, const char *text, u32 bytes)
-{
-	return strlen(known) == bytes && !memcmp(known, text, bytes);
-}
-
-static enum err push_global(struct machine *m, const char *module, u32 module_bytes, const char *name, u32 name_bytes)
-{
-	char in[NAME_BYTES_MAX], called[NAME_BYTES_MAX];
-
-	for (u32 i = 0; i < m->global_count; i++)
-		if (text_is(m->globals[i].module, module, module_bytes) && text_is(m->globals[i].name, name, name_bytes))
-			return push_new(m, (struct pickle_value){.kind = PICKLE_GLOBAL, .global = &m->globals[i]});
-	pickle_print_text(in, sizeof(in), module, module_bytes);
-	pickle_print_text(called, sizeof(called), name, name_bytes);
-	return err_set(m->em, ERR_UNSUPPORTED,
-		       "it wants %s.%s, which weights do not need: nothing of the file was run, and nothing will be; save the model's weights with "
-		       "safetensors (save_pretrained), or as a dictionary of plain tensors",
-		       in, called);
-}
-
-static enum err named_by_lines(struct machine *m)
-{
-	const char *module, *name;
-	u32 module_bytes, name_bytes;
-
-	enum err e = take_line(m, &module, &module_bytes);
-	if (!e)
-		e = take_line(m, &name, &name_bytes);
-	return e ? e : push_global(m, module, module_bytes, name, name_bytes);
-}
-
-static enum err named_by_stack(struct machine *m)
-{
-	struct pickle_value **v;
-
-	enum err e = top(m, 2, &v);
-	if (e)
-		return e;
-	if (v[0]->kind != PICKLE_STRING || v[1]->kind != PICKLE_STRING)
-		return err_set(m->em, ERR_FORMAT, "something is named by %s and %s; both must be strings", pickle_kind_name(v[0]->kind),
-			       pickle_kind_name(v[1]->kind));
-	m->depth -= 2;
-	return push_global(m, v[0]->text, v[0]->count, v[1]->text, v[1]->count);
-}
-
-/* A dictionary of a list of pairs, as Python 2 has ordered ones made. */
-static enum err push_mapping(struct machine *m, const struct pickle_value *arguments)
-{
-	struct pickle_value dict = {.kind = PICKLE_DICT};
-	const struct pickle_value *list = arguments->count ? arguments->items[0] : NULL;
-	enum err e = ERR_OK;
-
-	if (arguments->count > 1 || (list && list->kind != PICKLE_LIST))
-		return err_set(m->em, ERR_FORMAT, "an ordered dictionary of something other than a list of pairs");
-	for (u32 i = 0; list && !e && i < list->count; i++) {
-		const struct pickle_value *pair = list->items[i];
-		if ((pair->kind != PICKLE_LIST && pair->kind != PICKLE_TUPLE) || pair->count != 2)
-			return err_set(m->em, ERR_FORMAT, "an ordered dictionary of something other than pairs");
-		e = append(m, &dict, (struct pickle_value *const *)pair->items, 2);
-	}
-	return e ? e : push_new(m, dict);
-}
-
-static enum err call(struct machine *m)
-{
-	struct pickle_value **v;
-
-	enum err e = top(m, 2, &v);
-	if (e)
-		return e;
-	struct pickle_value *what = v[0], *arguments = v[1];
-	if (what->kind != PICKLE_GLOBAL || arguments->kind != PICKLE_TUPLE)
-		return err_set(m->em, ERR_UNSUPPORTED, "it calls %s with %s; only classes and functions that weights need are understood, with tuples",
-			       pickle_kind_name(what->kind), pickle_kind_name(arguments->kind));
-	if (what->global->use == PICKLE_NAMED)
-		return err_set(m->em, ERR_UNSUPPORTED, "it calls %s.%s, which weights do not need: nothing of the file was run, and nothing will be",
-			       what->global->module, what->global->name);
-	m->depth -= 2;
-	if (what->global->use == PICKLE_MAPPING)
-		return push_mapping(m, arguments);
-	return push_new(m, (struct pickle_value){.kind = PICKLE_CALL, .count = arguments->count, .capacity = arguments->count, .items = arguments->items,
-						 .global = what->global});
-}
-
-/* Attributes, of which ordered dictionaries of weights have some ("_metadata": versions of modules). */
-static enum err build(struct machine *m)
-{
-	struct pickle_value **v;
-
-	enum err e = top(m, 2, &v);
-	if (!e && v[0]->kind != PICKLE_DICT)
-		e = err_set(m->em, ERR_UNSUPPORTED, "it gives attributes to %s; only dictionaries may have some", pickle_kind_name(v[0]->kind));
-	if (!e)
-		m->depth--;
-	return e;
-}
-
-static enum err persistent(struct machine *m)
-{
-	struct pickle_value **v;
-
-	enum err e = top(m, 1, &v);
-	if (e)
-		return e;
-	if (v[0]->kind != PICKLE_TUPLE)
-		return err_set(m->em, ERR_UNSUPPORTED, "a persistent id that is %s; it must be a tuple", pickle_kind_name(v[0]->kind));
-	m->depth--;
-	e = push_new(m, (struct pickle_value){.kind = PICKLE_PERSISTENT, .count = v[0]->count, .capacity = v[0]->count, .items = v[0]->items,
-					      .before = m->persistent});
-	if (!e)
-		m->persistent = m->stack[m->depth - 1];
-	return e;
-}
-
 /* ---------------------------------------------------------------- instructions */
 
-static enum err skip(struct machine *m, u32 bytes)
+static enum err skip(struct pickle_machine *m, u32 bytes)
 {
 	const u8 *p;
 
 	return take(m, bytes, &p);
 }
 
-static enum err pop(struct machine *m)
+static enum err pop(struct pickle_machine *m)
 {
 	if (m->depth == 0)
 		return err_set(m->em, ERR_FORMAT, "it takes more from its stack than there is");
@@ -442,7 +312,7 @@ static enum err pop(struct machine *m)
 	return ERR_OK;
 }
 
-static enum err pop_to_mark(struct machine *m)
+static enum err pop_to_mark(struct pickle_machine *m)
 {
 	u32 count;
 	enum err e = count_to_mark(m, &count);
@@ -452,7 +322,7 @@ static enum err pop_to_mark(struct machine *m)
 }
 
 /* Frames say how much may be read at once; all of the file is there anyway. */
-static enum err frame(struct machine *m)
+static enum err frame(struct pickle_machine *m)
 {
 	u64 bytes;
 	enum err e = take_number(m, 8, &bytes);
@@ -460,7 +330,7 @@ static enum err frame(struct machine *m)
 	return !e && bytes > (u64)(m->end - m->at) ? truncated(m) : e;
 }
 
-static enum err protocol(struct machine *m)
+static enum err protocol(struct pickle_machine *m)
 {
 	u64 version;
 	enum err e = take_number(m, 1, &version);
@@ -470,7 +340,7 @@ static enum err protocol(struct machine *m)
 	return e;
 }
 
-static enum err number(struct machine *m, u32 bytes)
+static enum err number(struct pickle_machine *m, u32 bytes)
 {
 	u64 v;
 	enum err e = take_number(m, bytes, &v);
@@ -479,11 +349,11 @@ static enum err number(struct machine *m, u32 bytes)
 }
 
 /* Values that come out of nothing but the bytes behind the instruction. */
-static enum err run_value(struct machine *m, u8 op, bool *known)
+static enum err run_value(struct pickle_machine *m, u8 op, bool *known)
 {
 	switch (op) {
 	case 'N':
-		return push_new(m, (struct pickle_value){.kind = PICKLE_NONE});
+		return pickle_push_new(m, (struct pickle_value){.kind = PICKLE_NONE});
 	case 0x88:
 	case 0x89:
 		return push_int(m, PICKLE_BOOL, op == 0x88);
@@ -499,7 +369,7 @@ static enum err run_value(struct machine *m, u8 op, bool *known)
 		return push_long(m, 4);
 	case 'G': {
 		enum err e = skip(m, 8);
-		return e ? e : push_new(m, (struct pickle_value){.kind = PICKLE_FLOAT});
+		return e ? e : pickle_push_new(m, (struct pickle_value){.kind = PICKLE_FLOAT});
 	}
 	case 'X':
 	case 'T': /* of Python 2, where text is bytes */
@@ -523,17 +393,17 @@ static enum err run_value(struct machine *m, u8 op, bool *known)
 }
 
 /* Collections, which are put together of what is on the stack. */
-static enum err run_collection(struct machine *m, u8 op, bool *known)
+static enum err run_collection(struct pickle_machine *m, u8 op, bool *known)
 {
 	switch (op) {
 	case '(':
-		return push_new(m, (struct pickle_value){.kind = PICKLE_MARK});
+		return pickle_push_new(m, (struct pickle_value){.kind = PICKLE_MARK});
 	case ')':
-		return push_new(m, (struct pickle_value){.kind = PICKLE_TUPLE});
+		return pickle_push_new(m, (struct pickle_value){.kind = PICKLE_TUPLE});
 	case ']':
-		return push_new(m, (struct pickle_value){.kind = PICKLE_LIST});
+		return pickle_push_new(m, (struct pickle_value){.kind = PICKLE_LIST});
 	case '}':
-		return push_new(m, (struct pickle_value){.kind = PICKLE_DICT});
+		return pickle_push_new(m, (struct pickle_value){.kind = PICKLE_DICT});
 	case 't':
 		return gather_to_mark(m, PICKLE_TUPLE);
 	case 'l':
@@ -558,7 +428,7 @@ static enum err run_collection(struct machine *m, u8 op, bool *known)
 	}
 }
 
-static enum err run_other(struct machine *m, u8 op)
+static enum err run_other(struct pickle_machine *m, u8 op)
 {
 	switch (op) {
 	case 0x80:
@@ -580,23 +450,23 @@ static enum err run_other(struct machine *m, u8 op)
 	case 'j':
 		return memo_get(m, 4);
 	case 'c':
-		return named_by_lines(m);
+		return pickle_named_by_lines(m);
 	case 0x93:
-		return named_by_stack(m);
+		return pickle_named_by_stack(m);
 	case 'R':
-		return call(m);
+		return pickle_call(m);
 	case 0x81: /* an object of a class, by its arguments */
-		return call(m);
+		return pickle_call(m);
 	case 'b':
-		return build(m);
+		return pickle_build(m);
 	case 'Q':
-		return persistent(m);
+		return pickle_persistent(m);
 	default:
 		return err_set(m->em, ERR_UNSUPPORTED, "the instruction 0x%02x, which pickles of weights (protocols 2 to %d) do not have", op, PROTOCOL_MAX);
 	}
 }
 
-static enum err finish(struct machine *m)
+static enum err finish(struct pickle_machine *m)
 {
 	if (m->depth == 1 && m->stack[0]->kind != PICKLE_MARK)
 		return ERR_OK;
@@ -604,7 +474,7 @@ static enum err finish(struct machine *m)
 }
 
 /* The instruction at m->at. */
-static enum err run_one(struct machine *m, bool *done)
+static enum err run_one(struct pickle_machine *m, bool *done)
 {
 	bool known = true;
 	const u8 *op;
@@ -623,7 +493,7 @@ static enum err run_one(struct machine *m, bool *done)
 	return e || known ? e : run_other(m, *op);
 }
 
-static enum err run(struct machine *m)
+static enum err run(struct pickle_machine *m)
 {
 	bool done = false;
 	enum err e = ERR_OK;
@@ -640,7 +510,7 @@ static enum err run(struct machine *m)
 enum err pickle_read(struct pickle *p, struct arena *arena, const void *data, u64 bytes, const struct pickle_global *globals, u32 global_count,
 		     struct err_msg *em)
 {
-	struct machine m = {.data = data, .at = data, .end = (const u8 *)data + bytes, .arena = arena, .globals = globals, .global_count = global_count, .em = em};
+	struct pickle_machine m = {.data = data, .at = data, .end = (const u8 *)data + bytes, .arena = arena, .globals = globals, .global_count = global_count, .em = em};
 	const size_t limit = arena->limit_bytes;
 
 	*p = (struct pickle){0};
