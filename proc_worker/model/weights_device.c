@@ -7,9 +7,7 @@
 
 #include "common/assert.h"
 #include "proc_worker/model/finite.h"
-#include "proc_worker/model/weights_priv.h"
-
-enum { DEVICE_ALIGN = 256, COLUMNS = 32 };
+#include "proc_worker/model/weights_device_priv.h"
 
 struct uploader {
 	struct weights_reader reader;
@@ -22,139 +20,6 @@ struct uploader {
 	u32 vector_count;
 	float scale; /* of the layer; 0: none */
 };
-
-/* What a device holds of a slot. */
-struct placed {
-	u32 rows, columns;		 /* of the checkpoint, this rank's */
-	u32 device_rows, device_columns; /* with zeros behind the intermediate size */
-	enum kern_dtype type;
-	bool ordered;
-};
-
-/* Of a matrix or bias whose outputs are the intermediate size: gate and up, or one of them alone. */
-static u32 sides_of(const struct weights_plan *p)
-{
-	return p->config->arch->ungated ? 1 : 2;
-}
-
-/* How many lie one behind the other, each with its zeros: neighbours have them behind both. */
-static u32 parts_of(const struct weights_plan *p)
-{
-	return p->config->arch->clamped ? 1 : sides_of(p);
-}
-
-static u32 fill_up(u32 n)
-{
-	return (n + COLUMNS - 1) / COLUMNS * COLUMNS;
-}
-
-static size_t round_up(size_t n)
-{
-	return (n + DEVICE_ALIGN - 1) & ~(size_t)(DEVICE_ALIGN - 1);
-}
-
-/* All parts of a weight are FP8, and nothing else was asked for: a device holds them as they are. */
-static bool is_f8(const struct weights_plan *p, enum weight_slot slot, u32 layer)
-{
-	const struct arch *a = p->config->arch;
-	enum weight_slot source = weights_source_slot(p, slot);
-	u32 parts = 0;
-
-	if (!quant_config_has(&p->config->quant, QUANT_FP8) || kern_dtype_group(p->matrix_dtype) > 0 ||
-	    weights_is_router(slot) || !weights_is_matrix(source))
-		return false;
-	for (u32 i = 0; i < a->tensor_count; i++) {
-		const struct arch_tensor *t = &a->tensors[i];
-		struct weights_range columns = weights_columns(p, t, layer);
-		if (t->slot != source || !weights_tensor_applies(p, t, layer))
-			continue;
-		for (u32 x = 0; x < weights_copies(p, source); x++, parts++) {
-			struct quant_tensor q = weights_quant_part(p, t, layer, x);
-			if (!quant_tensor_is_f8(&q, columns.first, columns.count))
-				return false;
-		}
-	}
-	return parts > 0;
-}
-
-/* Of rows that are looked up. */
-static bool is_table(enum weight_slot slot)
-{
-	return WEIGHTS_SLOTS[slot].kind == SLOT_IS_EMBED || WEIGHTS_SLOTS[slot].kind == SLOT_IS_TABLE;
-}
-
-static struct placed place(const struct weights_plan *p, enum weight_slot slot, u32 layer)
-{
-	struct placed s = {.type = KERN_F32};
-
-	weights_slot_shape(p, slot, layer, &s.rows, &s.columns);
-	s.device_rows = s.rows;
-	s.device_columns = s.columns;
-	if (slot == SLOT_GATE_UP || slot == SLOT_EXPERT_GATE_UP || slot == SLOT_GATE_UP_BIAS)
-		s.device_rows = sides_of(p) * fill_up(s.rows / sides_of(p));
-	if (slot == SLOT_EXPERT_GATE_UP_BIAS)
-		s.device_columns = sides_of(p) * fill_up(s.columns / sides_of(p));
-	if (slot == SLOT_DOWN || slot == SLOT_EXPERT_DOWN)
-		s.device_columns = fill_up(s.columns);
-	if (is_table(slot))
-		s.type = KERN_BF16;
-	else if (s.rows > 0 && !weights_is_vector(slot))
-		s.type = weights_matrix_dtype(p, slot, layer, &s.ordered);
-	bool filled = s.device_rows != s.rows || s.device_columns != s.columns;
-	if (s.type == KERN_BF16 && !filled && s.rows > 0 && is_f8(p, slot, layer))
-		s.type = KERN_F8E4M3;
-	return s;
-}
-
-/* In bfloat16 the embedding and a tied lm_head are the same bytes. */
-static bool is_shared(const struct weights_plan *p, enum weight_slot slot, const struct placed *s)
-{
-	return slot == SLOT_LM_HEAD && p->config->tied_embeddings && s->type == KERN_BF16;
-}
-
-static size_t slot_bytes(const struct weights_plan *p, enum weight_slot slot, const struct placed *s)
-{
-	if (s->rows == 0 || is_shared(p, slot, s))
-		return 0;
-	if (weights_is_vector(slot))
-		return round_up((size_t)s->device_rows * s->device_columns * sizeof(float));
-	if (is_table(slot))
-		return round_up((size_t)s->rows * s->columns * sizeof(u16));
-	return round_up(kern_weight_device_bytes(s->device_rows, s->device_columns, s->type)) +
-	       (s->ordered ? round_up(s->columns * sizeof(u32)) : 0);
-}
-
-static enum err check_slot(const struct weights_plan *p, const struct placed *s, struct err_msg *em)
-{
-	bool filled = s->device_rows != s->rows || s->device_columns != s->columns;
-
-	if (s->device_columns % COLUMNS != 0)
-		return err_set(em, ERR_UNSUPPORTED,
-			       "a matrix of %u inputs: the device's kernels want a multiple of %d; use "
-			       "--device cpu",
-			       s->columns, COLUMNS);
-	if (filled && s->type != KERN_BF16)
-		return err_set(em, ERR_UNSUPPORTED,
-			       "an intermediate size of %u on each worker in %s: the device's kernels want a "
-			       "multiple of %d; use another --tensor-parallel-size, or --device cpu",
-			       s->device_rows != s->rows ? s->rows / sides_of(p) : s->columns, kern_dtype_name(s->type),
-			       COLUMNS);
-	return ERR_OK;
-}
-
-enum err model_weights_device_bytes(const struct weights_plan *p, u64 *bytes, struct err_msg *em)
-{
-	*bytes = 0;
-	for (u32 slot = 0; slot < SLOT_COUNT; slot++)
-		for (u32 layer = 0; layer < weights_layers(p, slot); layer++) {
-			struct placed s = place(p, slot, layer);
-			enum err e = s.rows && weights_is_matrix(slot) ? check_slot(p, &s, em) : ERR_OK;
-			if (e)
-				return e;
-			*bytes += (u64)slot_bytes(p, slot, &s) * weights_copies(p, slot);
-		}
-	return ERR_OK;
-}
 
 /* ---------------------------------------------------------------- bytes on their way */
 
@@ -211,7 +76,7 @@ static void widen(void *values, size_t bytes, u32 rows, u32 columns, u32 wide)
 
 /* Rows of one part of a bfloat16 matrix. */
 static enum err send_part(struct uploader *u, const struct arch_tensor *t, u32 layer, u32 expert,
-			  const struct placed *s, char *to, struct err_msg *em)
+			  const struct weights_placed *s, char *to, struct err_msg *em)
 {
 	const struct weights_device *d = u->device;
 	size_t row_bytes = s->device_columns * sizeof(u16);
@@ -241,7 +106,7 @@ static enum err send_zero_rows(struct uploader *u, char *to, size_t bytes, struc
 	const struct weights_device *d = u->device;
 	void *room;
 
-	ASSERT(bytes <= d->room_bytes * (size_t)COLUMNS);
+	ASSERT(bytes <= d->room_bytes * (size_t)WEIGHTS_DEVICE_COLUMNS);
 	for (size_t at = 0, n; at < bytes; at += n) {
 		n = bytes - at < d->room_bytes ? bytes - at : d->room_bytes;
 		enum err e = d->room(d->ctx, &room, em);
@@ -257,12 +122,12 @@ static enum err send_zero_rows(struct uploader *u, char *to, size_t bytes, struc
 
 /* Part after part; where the intermediate size is filled up, behind each of gate and up. */
 static enum err send_plain(struct uploader *u, enum weight_slot slot, u32 layer, u32 expert,
-			   const struct placed *s, char *to, struct err_msg *em)
+			   const struct weights_placed *s, char *to, struct err_msg *em)
 {
 	const struct weights_plan *p = u->reader.plan;
 	const struct arch *a = p->config->arch;
 	size_t row_bytes = s->device_columns * sizeof(u16);
-	u32 zero_rows = (s->device_rows - s->rows) / parts_of(p);
+	u32 zero_rows = (s->device_rows - s->rows) / weights_device_parts(p);
 	enum err e = ERR_OK;
 
 	slot = weights_source_slot(p, slot);
@@ -281,7 +146,7 @@ static enum err send_plain(struct uploader *u, enum weight_slot slot, u32 layer,
 
 /* Packed as for the CPU, by which it is rounded in the same way, and taken apart from there. */
 static enum err send_quantized(struct uploader *u, enum weight_slot slot, u32 layer, u32 expert,
-			       const struct placed *s, char *to, const u32 **order, struct err_msg *em)
+			       const struct weights_placed *s, char *to, const u32 **order, struct err_msg *em)
 {
 	const struct weights_plan *p = u->reader.plan;
 	size_t device_bytes = kern_weight_device_bytes(s->rows, s->columns, s->type);
@@ -304,8 +169,8 @@ static enum err send_quantized(struct uploader *u, enum weight_slot slot, u32 la
 	if (!e)
 		e = send(u, to, u->laid_out, device_bytes, em);
 	if (!e && s->ordered)
-		e = send(u, to + round_up(device_bytes), host_order, order_bytes, em);
-	*order = s->ordered ? (const u32 *)(const void *)(to + round_up(device_bytes)) : NULL;
+		e = send(u, to + weights_device_round_up(device_bytes), host_order, order_bytes, em);
+	*order = s->ordered ? (const u32 *)(const void *)(to + weights_device_round_up(device_bytes)) : NULL;
 	kern_weight_fini(&packed);
 	return e;
 }
@@ -408,7 +273,7 @@ static enum err lay_out_f8(struct uploader *u, enum weight_slot slot, u32 layer,
 }
 
 static enum err send_f8(struct uploader *u, enum weight_slot slot, u32 layer, u32 expert,
-			const struct placed *s, char *to, struct err_msg *em)
+			const struct weights_placed *s, char *to, struct err_msg *em)
 {
 	size_t bytes = kern_weight_device_bytes(s->rows, s->columns, s->type);
 	struct kern_weight w;
@@ -422,11 +287,11 @@ static enum err send_f8(struct uploader *u, enum weight_slot slot, u32 layer, u3
 }
 
 /* `w` as placed, at `memory`. The layout's number is that of the least matrix of it. */
-static enum err describe(struct kern_weight *w, const struct placed *s, const void *memory, struct err_msg *em)
+static enum err describe(struct kern_weight *w, const struct weights_placed *s, const void *memory, struct err_msg *em)
 {
-	_Alignas(64) u16 row[COLUMNS];
+	_Alignas(64) u16 row[WEIGHTS_DEVICE_COLUMNS];
 	struct kern_weight shape;
-	enum err e = kern_weight_device_begin(&shape, 1, COLUMNS, KERN_BF16, row, em);
+	enum err e = kern_weight_device_begin(&shape, 1, WEIGHTS_DEVICE_COLUMNS, KERN_BF16, row, em);
 
 	if (!e)
 		*w = (struct kern_weight){.n = s->device_rows, .k = s->device_columns, .dtype = s->type, .packed = shape.packed, .data = memory};
@@ -434,17 +299,17 @@ static enum err describe(struct kern_weight *w, const struct placed *s, const vo
 }
 
 static enum err upload_matrix(struct uploader *u, enum weight_slot slot, u32 layer, u32 expert,
-			      const struct placed *s, struct kern_weight *w, const void *embed,
+			      const struct weights_placed *s, struct kern_weight *w, const void *embed,
 			      struct err_msg *em)
 {
 	const struct weights_plan *p = u->reader.plan;
-	char *memory = take(u, slot_bytes(p, slot, s));
+	char *memory = take(u, weights_device_slot_bytes(p, slot, s));
 	const u32 *order = NULL;
 
 	enum err e = describe(w, s, memory, em);
 	if (e)
 		return e;
-	if (is_shared(p, slot, s))
+	if (weights_device_is_shared(p, slot, s))
 		w->data = embed;
 	else if (s->type == KERN_BF16)
 		e = send_plain(u, slot, layer, expert, s, memory, em);
@@ -459,7 +324,7 @@ static enum err upload_matrix(struct uploader *u, enum weight_slot slot, u32 lay
 static enum err upload_experts(struct uploader *u, enum weight_slot slot, u32 layer, struct kern_weight **out,
 			       struct err_msg *em)
 {
-	struct placed s = place(u->reader.plan, slot, layer);
+	struct weights_placed s = weights_device_place(u->reader.plan, slot, layer);
 	u32 count = u->reader.plan->config->experts;
 	enum err e = ERR_OK;
 
@@ -474,7 +339,7 @@ static enum err upload_experts(struct uploader *u, enum weight_slot slot, u32 la
 static enum err upload_heads(struct uploader *u, enum weight_slot slot, u32 layer, struct kern_weight **out, struct err_msg *em)
 {
 	const struct weights_plan *p = u->reader.plan;
-	const struct placed s = place(p, slot, layer);
+	const struct weights_placed s = weights_device_place(p, slot, layer);
 	const size_t bytes = kern_weight_device_bytes(s.rows, s.columns, s.type);
 	enum err e = need(&u->packed, &u->packed_bytes, kern_weight_bytes(s.rows, s.columns, s.type, 0), em);
 
@@ -482,7 +347,7 @@ static enum err upload_heads(struct uploader *u, enum weight_slot slot, u32 laye
 	u->experts += p->shard->heads;
 	for (u32 h = 0; !e && h < p->shard->heads; h++) {
 		struct kern_weight *w = &(*out)[h], host;
-		char *memory = take(u, slot_bytes(p, slot, &s));
+		char *memory = take(u, weights_device_slot_bytes(p, slot, &s));
 		e = describe(w, &s, memory, em);
 		if (!e)
 			e = kern_weight_begin(&host, s.rows, s.columns, s.type, u->packed, 0, em);
@@ -499,9 +364,9 @@ static enum err upload_heads(struct uploader *u, enum weight_slot slot, u32 laye
 static enum err upload_vector(struct uploader *u, enum weight_slot slot, u32 layer, const float **out,
 			      struct err_msg *em)
 {
-	struct placed s = place(u->reader.plan, slot, layer);
-	u32 parts = parts_of(u->reader.plan), rows = s.rows / parts, wide = s.device_rows / parts;
-	char *memory = take(u, slot_bytes(u->reader.plan, slot, &s));
+	struct weights_placed s = weights_device_place(u->reader.plan, slot, layer);
+	u32 parts = weights_device_parts(u->reader.plan), rows = s.rows / parts, wide = s.device_rows / parts;
+	char *memory = take(u, weights_device_slot_bytes(u->reader.plan, slot, &s));
 	size_t bytes = (size_t)s.device_rows * s.device_columns * sizeof(float), have = u->vector_count * sizeof(float);
 	void *values = u->vector;
 
@@ -526,8 +391,8 @@ static enum err upload_vector(struct uploader *u, enum weight_slot slot, u32 lay
 static enum err upload_table(struct uploader *u, enum weight_slot slot, const void **table, enum kern_dtype *dtype,
 			     struct err_msg *em)
 {
-	struct placed s = place(u->reader.plan, slot, 0);
-	char *memory = take(u, slot_bytes(u->reader.plan, slot, &s));
+	struct weights_placed s = weights_device_place(u->reader.plan, slot, 0);
+	char *memory = take(u, weights_device_slot_bytes(u->reader.plan, slot, &s));
 
 	*table = memory;
 	*dtype = KERN_BF16;
@@ -539,7 +404,7 @@ static enum err upload_slot(struct uploader *u, enum weight_slot slot, u32 layer
 {
 	char *base = slot >= SLOT_LAYER_FIRST ? (char *)&w->layers[layer] : (char *)w;
 	void *member = base + WEIGHTS_SLOTS[slot].offset;
-	struct placed s;
+	struct weights_placed s;
 	u32 rows, columns;
 
 	weights_slot_shape(u->reader.plan, slot, layer, &rows, &columns);
@@ -552,7 +417,7 @@ static enum err upload_slot(struct uploader *u, enum weight_slot slot, u32 layer
 		return slot == SLOT_POSITIONS ? upload_table(u, slot, &w->positions, &w->positions_dtype, em)
 					      : upload_table(u, slot, &w->inputs_embed, &w->inputs_embed_dtype, em);
 	case SLOT_IS_MATRIX:
-		s = place(u->reader.plan, slot, layer);
+		s = weights_device_place(u->reader.plan, slot, layer);
 		return upload_matrix(u, slot, layer, 0, &s, member, w->embed, em);
 	case SLOT_IS_EXPERTS:
 		return upload_experts(u, slot, layer, member, em);
