@@ -8,6 +8,7 @@
 #include "text/gguf_config_priv.h"
 
 enum { ANY_CONTEXT = 1 << 20, GRANITE_CONTEXT = 1 << 17 };
+enum { BAICHUAN2_VOCAB = 125696 };
 enum { LAYERS_MAX = 4096, GEMMA_27B_LAYERS = 46, GEMMA3_27B_LAYERS = 62 };
 
 /* ---- families ---- */
@@ -16,9 +17,20 @@ enum { LAYERS_MAX = 4096, GEMMA_27B_LAYERS = 46, GEMMA3_27B_LAYERS = 62 };
 static const struct gguf_family FAMILIES[] = {
 	{"llama", "LlamaForCausalLM", NULL, INTERLEAVE | ATTENTION_BIAS | MLP_BIAS},
 	{"mistral3", "Ministral3ForCausalLM", NULL, INTERLEAVE | WINDOW | QUERY_SCALE},
+	{"mistral4", "Mistral4ForCausalLM", NULL, LATENT | ROUTED | QUERY_SCALE, .gating = GGUF_GATING_SOFTMAX},
+	{"llama4", "Llama4ForCausalLM", NULL, ATTENTION_BIAS, .own_experts = LLAMA4_EXPERTS},
+	{"deci", "DeciLMForCausalLM", NULL, INTERLEAVE | ATTENTION_BIAS | MLP_BIAS, .by_layer = true},
+	{"xverse", "LlamaForCausalLM", NULL, INTERLEAVE},
+	{"baichuan", "LlamaForCausalLM", NULL, INTERLEAVE, .alibi_layers = 40},
+	{"pangu-embedded", "LlamaForCausalLM", NULL, ATTENTION_BIAS | MLP_BIAS},
+	{"paddleocr", "LlamaForCausalLM", NULL, ATTENTION_BIAS | MLP_BIAS | SECTIONS},
+	{"orion", "OrionForCausalLM", "rms_norm_eps", ATTENTION_BIAS},
+	{"jais2", "Jais2ForCausalLM", "layer_norm_eps", ATTENTION_BIAS | MLP_BIAS},
+	{"bitnet", "BitNetForCausalLM", NULL, ATTENTION_BIAS, .activation = "silu"},
 	{"internlm2", "LlamaForCausalLM", NULL, INTERLEAVE | ATTENTION_BIAS | MLP_BIAS},
 	{"smollm3", "SmolLM3ForCausalLM", NULL, INTERLEAVE | ATTENTION_BIAS | MLP_BIAS},
 	{"arcee", "ArceeForCausalLM", NULL, INTERLEAVE | ATTENTION_BIAS | MLP_BIAS},
+	{"qwen", "QWenLMHeadModel", NULL, 0},
 	{"qwen2", "Qwen2ForCausalLM", NULL, 0},
 	{"qwen2vl", "Qwen2ForCausalLM", NULL, SECTIONS},
 	{"qwen3vl", "Qwen3ForCausalLM", NULL, ATTENTION_BIAS | SECTIONS},
@@ -32,6 +44,7 @@ static const struct gguf_family FAMILIES[] = {
 	{"gemma3n", "Gemma3nForCausalLM", NULL, WINDOW | SOFT_CAPS | LOCAL_ROPE, .streams = true, .pattern = 5},
 	{"gemma4", "Gemma4ForCausalLM", NULL, 0, .global_heads = true},
 	{"phi2", "PhiForCausalLM", "layer_norm_eps", PARTIAL},
+	{"phimoe", "PhiMoEForCausalLM", "rms_norm_eps", ATTENTION_BIAS | WINDOW | EXPERTS_ALL, .scales = true},
 	{"granite", "GraniteForCausalLM", NULL, INTERLEAVE | ATTENTION_BIAS | MLP_BIAS | MULTIPLIERS},
 	{"granitemoe", "GraniteMoeForCausalLM", NULL, INTERLEAVE | ATTENTION_BIAS | MULTIPLIERS | EXPERTS_ALL},
 	{"gpt2", "GPT2LMHeadModel", "layer_norm_epsilon", 0, .positions = true},
@@ -39,12 +52,12 @@ static const struct gguf_family FAMILIES[] = {
 	{"starcoder", "GPTBigCodeForCausalLM", "layer_norm_epsilon", 0, .positions = true, .shares_key = true},
 	{"falcon", "FalconForCausalLM", "layer_norm_epsilon", USE_BIAS, .shares_key = true, .blocks_apart = true},
 	{"starcoder2", "Starcoder2ForCausalLM", "norm_epsilon", WINDOW | USE_BIAS},
-	{"stablelm", "StableLmForCausalLM", "layer_norm_eps", PARTIAL | QKV_BIAS | NO_HEAD_NORMS},
+	{"stablelm", "StableLmForCausalLM", "layer_norm_eps", PARTIAL | QKV_BIAS, .parallel_unsaid = true, .head_norms = "qk_layernorm"},
 	{"nemotron", "NemotronForCausalLM", "norm_eps", PARTIAL | ATTENTION_BIAS | MLP_BIAS},
 	{"olmo", "OlmoForCausalLM", "layer_norm_eps", INTERLEAVE | CLIP},
 	{"olmo2", "Olmo2ForCausalLM", NULL, 0},
 	{"olmoe", "OlmoeForCausalLM", NULL, EXPERTS_ALL | KEEP_TOPK | CLIP},
-	{"command-r", "CohereForCausalLM", "layer_norm_eps", LOGIT_SCALE | NO_HEAD_NORMS},
+	{"command-r", "CohereForCausalLM", "layer_norm_eps", LOGIT_SCALE | ATTENTION_BIAS, .head_norms = "use_qk_norm"},
 	{"cohere2", "Cohere2ForCausalLM", "layer_norm_eps", LOGIT_SCALE | WINDOW, .pattern = 4},
 	{"exaone", "LlamaForCausalLM", NULL, ATTENTION_BIAS | MLP_BIAS},
 	{"exaone4", "Exaone4ForCausalLM", NULL, WINDOW, .pattern = 4},
@@ -57,14 +70,18 @@ static const struct gguf_family FAMILIES[] = {
 	{"hunyuan-moe", "HunYuanMoEV1ForCausalLM", NULL, ATTENTION_BIAS, .own_experts = HUNYUAN_EXPERTS},
 	{"deepseek2", "DeepseekV2ForCausalLM", NULL, LATENT | ROUTED | GREEDY},
 	{"minicpm3", "MiniCPM3ForCausalLM", NULL, LATENT, .values_known = true},
-	{"glm4moe", "Glm4MoeForCausalLM", NULL, PARTIAL | ATTENTION_BIAS | ROUTED | QK_NORM},
+	{"glm4moe", "Glm4MoeForCausalLM", NULL, PARTIAL | ATTENTION_BIAS | ROUTED | SECTIONS, .head_norms = "use_qk_norm"},
+	{"glm-dsa", "GlmMoeDsaForCausalLM", NULL, LATENT | ROUTED, .chosen = true},
+	{"kimi-linear", "KimiLinearForCausalLM", NULL, LATENT | ROUTED, .own_experts = KIMI_EXPERTS, .delta_latent = true},
+	{"afmoe", "AfmoeForCausalLM", NULL, WINDOW | ROUTED, .own_experts = AFMOE_EXPERTS, .pattern = 4},
 	{"dots1", "Dots1ForCausalLM", NULL, ATTENTION_BIAS | ROUTED},
 	{"bailingmoe2", "BailingMoeV2ForCausalLM", NULL, PARTIAL | ROUTED, .own_experts = LING_EXPERTS},
 	{"gpt-oss", "GptOssForCausalLM", NULL, ATTENTION_BIAS | WINDOW | EXPERTS_ALL | OSS, .gating = GGUF_GATING_CHOSEN},
 	{"minimax-m2", "MiniMaxM2ForCausalLM", NULL, PARTIAL | EXPERTS_ALL, .gating = GGUF_GATING_SIGMOID},
 	{"minicpm", "GraniteForCausalLM", NULL, INTERLEAVE | ATTENTION_BIAS | MLP_BIAS | MULTIPLIERS},
 	{"qwen3vlmoe", "Qwen3MoeForCausalLM", NULL, ATTENTION_BIAS | EXPERTS | NORM_TOPK | SECTIONS},
-	{"glm4", "Glm4ForCausalLM", NULL, PARTIAL | ATTENTION_BIAS},
+	{"chatglm", "GlmForCausalLM", NULL, PARTIAL | ATTENTION_BIAS},
+	{"glm4", "Glm4ForCausalLM", NULL, PARTIAL | ATTENTION_BIAS | SECTIONS | DRAFTS, .sections_halves = true},
 	{"lfm2", "Lfm2ForCausalLM", NULL, CONV},
 	{"lfm2moe", "Lfm2MoeForCausalLM", NULL, CONV | SIGMOID},
 	{"qwen3next", "Qwen3NextForCausalLM", NULL, PARTIAL | ATTENTION_BIAS | EXPERTS | NORM_TOPK | SHARED | DELTA},
@@ -84,6 +101,11 @@ static const struct gguf_family FAMILIES[] = {
 static const struct gguf_family MIXTRAL = {"llama", "MixtralForCausalLM", NULL, INTERLEAVE | WINDOW | EXPERTS_ALL};
 static const struct gguf_family MISTRAL = {"llama", "MistralForCausalLM", NULL, INTERLEAVE | WINDOW};
 static const struct gguf_family DEEPSEEK_V3 = {"deepseek2", "DeepseekV3ForCausalLM", NULL, LATENT | ROUTED};
+/* Without experts, and with softmax scores and queries that count by their positions. */
+static const struct gguf_family YOUTU = {"deepseek2", "YoutuForCausalLM", NULL, LATENT, .dense = true};
+static const struct gguf_family MISTRAL_LARGE = {"deepseek2", "Mistral4ForCausalLM", NULL, LATENT | ROUTED | QUERY_SCALE, .gating = GGUF_GATING_SOFTMAX};
+/* Its lm_head counts as if its rows were all of length 1; files have it as the checkpoint does, or divided. Known by the vocabulary. */
+static const struct gguf_family BAICHUAN2 = {"baichuan", "BaichuanForCausalLM", NULL, INTERLEAVE, .alibi_layers = 40};
 static const struct gguf_family FALCON_MAMBA = {"mamba", "FalconMambaForCausalLM", NULL, 0, .selective = true, .attention_free = true};
 /* Converters store what its checkpoints call "attention_factor" under the name of another factor. */
 static const struct gguf_family OLMO3 = {"olmo2", "Olmo3ForCausalLM", NULL, WINDOW, .whole_factor = true, .pattern = 4};
@@ -91,12 +113,48 @@ static const struct gguf_family MISTRAL3 = {"mistral3", "MistralForCausalLM", NU
 
 /* ---- parts ---- */
 
+/* Of an architecture that stands for several families, by its values. */
+static const struct gguf_family *kin_of_latent(struct gguf_config *c)
+{
+	u32 count = 0;
+	double scale = 0;
+
+	if (!gguf_config_int(c, "expert_count", &count) || count == 0)
+		return &YOUTU;
+	if (gguf_config_float(c, "attention.temperature_scale", &scale) && scale > 0)
+		return &MISTRAL_LARGE;
+	return gguf_config_int(c, "expert_gating_func", &count) && count == GGUF_GATING_SIGMOID ? &DEEPSEEK_V3 : c->family;
+}
+
+static void choose_kin(struct gguf_config *c)
+{
+	const struct gguf_tensor *embed = gguf_tensor_find(c->g, "token_embd.weight");
+	u32 count = 0;
+	double scale = 0;
+
+	if (!strcmp(c->arch, "mistral3") && !gguf_config_float(c, "attention.temperature_scale", &scale))
+		c->family = &MISTRAL3;
+	if (!strcmp(c->arch, "deepseek2"))
+		c->family = kin_of_latent(c);
+	if (!strcmp(c->arch, "olmo2") && gguf_config_int(c, "attention.sliding_window", &count) && count > 0)
+		c->family = &OLMO3;
+	if (!strcmp(c->arch, "baichuan") && embed && embed->dims == 2 && embed->shape[0] == BAICHUAN2_VOCAB)
+		c->family = &BAICHUAN2;
+	if (c->family->attention_free && c->family->selective && gguf_config_bool(c, "ssm.dt_b_c_rms", false))
+		c->family = &FALCON_MAMBA;
+	if (strcmp(c->arch, "llama") != 0)
+		return;
+	if (gguf_config_int(c, "expert_count", &count) && count > 0)
+		c->family = &MIXTRAL;
+	else if (gguf_config_int(c, "attention.sliding_window", &count) && count > 0)
+		c->family = &MISTRAL;
+}
+
 static void find_family(struct gguf_config *c)
 {
 	struct gguf_text arch = gguf_text_of(c->g, "general.architecture");
 	char known[1024] = "";
 	size_t used = 0;
-	u32 count = 0;
 
 	for (size_t i = 0; i < COUNT_OF(FAMILIES); i++) {
 		if (gguf_text_is(arch, FAMILIES[i].arch))
@@ -112,21 +170,7 @@ static void find_family(struct gguf_config *c)
 	if (c->e != ERR_OK)
 		return;
 	snprintf(c->arch, sizeof(c->arch), "%s", c->family->arch);
-	double scale = 0;
-	if (gguf_config_has(c, QUERY_SCALE) && !gguf_config_float(c, "attention.temperature_scale", &scale))
-		c->family = &MISTRAL3;
-	if (gguf_config_has(c, LATENT) && gguf_config_int(c, "expert_gating_func", &count) && count == GGUF_GATING_SIGMOID)
-		c->family = &DEEPSEEK_V3;
-	if (strcmp(c->arch, "olmo2") == 0 && gguf_config_int(c, "attention.sliding_window", &count) && count > 0)
-		c->family = &OLMO3;
-	if (c->family->attention_free && c->family->selective && gguf_config_bool(c, "ssm.dt_b_c_rms", false))
-		c->family = &FALCON_MAMBA;
-	if (strcmp(c->arch, "llama") != 0)
-		return;
-	if (gguf_config_int(c, "expert_count", &count) && count > 0)
-		c->family = &MIXTRAL;
-	else if (gguf_config_int(c, "attention.sliding_window", &count) && count > 0)
-		c->family = &MISTRAL;
+	choose_kin(c);
 }
 
 static void write_heads(struct gguf_config *c)
@@ -173,6 +217,18 @@ static void write_width(struct gguf_config *c)
 	gguf_config_write_uint(c, "intermediate_size", width);
 }
 
+/* Some converters store the epsilon of a layer norm under the name that the other kind of norm has. */
+static void write_epsilon(struct gguf_config *c)
+{
+	static const char *const names[] = {"attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"};
+	const bool layer_norm = c->family->layer_norm != NULL;
+	double eps = 0;
+
+	if (!layer_norm || !gguf_config_float(c, names[1], &eps))
+		eps = gguf_config_need_float(c, c->family->scales || !layer_norm ? names[0] : names[1]);
+	gguf_config_write_float(c, layer_norm ? c->family->layer_norm : "rms_norm_eps", eps);
+}
+
 static void write_sizes(struct gguf_config *c)
 {
 	const struct gguf_tensor *embed = gguf_tensor_find(c->g, "token_embd.weight");
@@ -199,24 +255,26 @@ static void write_sizes(struct gguf_config *c)
 		return;
 	gguf_config_write_uint(c, "vocab_size", (u32)embed->shape[0]);
 	gguf_config_write_uint(c, "hidden_size", c->hidden);
-	if (!c->family->global_heads && !c->family->attention_free)
+	if (!c->family->global_heads && !c->family->attention_free && !c->family->by_layer && c->family->own_experts != LLAMA4_EXPERTS)
 		write_width(c);
 	gguf_config_write_uint(c, "num_hidden_layers", c->layers);
 	if (drafting > 0 && !gguf_config_has(c, DRAFTS))
 		gguf_config_write_uint(c, "num_nextn_predict_layers", drafting);
 	gguf_config_write_uint(c, "max_position_embeddings", c->context);
+	if (c->family->alibi_layers && c->layers == c->family->alibi_layers)
+		gguf_config_fail(c, ERR_UNSUPPORTED, "%s.block_count is %u: models of this architecture with so many layers have ALiBi, which is not supported", c->arch,
+				 c->layers);
 	if (c->family->global_heads)
 		gguf_config_write_global(c);
+	else if (c->family->by_layer)
+		gguf_config_write_by_layer(c);
 	else if (gguf_config_has(c, LATENT))
 		gguf_config_write_latent(c);
 	else if (!c->family->attention_free)
 		write_heads(c);
 	gguf_config_know(c, "attention.layer_norm_epsilon"); /* of the kind of norm that the family has not it says nothing */
 	gguf_config_know(c, "attention.layer_norm_rms_epsilon");
-	if (c->family->layer_norm)
-		gguf_config_write_float(c, c->family->layer_norm, gguf_config_need_float(c, "attention.layer_norm_epsilon"));
-	else
-		gguf_config_write_float(c, "rms_norm_eps", gguf_config_need_float(c, "attention.layer_norm_rms_epsilon"));
+	write_epsilon(c);
 }
 
 bool gguf_config_write_layer_types(struct gguf_config *c)
@@ -280,7 +338,7 @@ static void write_window(struct gguf_config *c)
 static void write_biases(struct gguf_config *c)
 {
 	bool attention = gguf_config_layers_have(c, "attn_q.bias") || gguf_config_has_tensor(c, "blk.0.attn_qkv.bias");
-	bool mlp = gguf_config_has_tensor(c, "blk.0.ffn_down.bias");
+	bool mlp = gguf_config_layers_have(c, "ffn_down.bias");
 
 	if (gguf_config_has(c, ATTENTION_BIAS))
 		gguf_config_write_bool(c, "attention_bias", attention);
@@ -290,8 +348,10 @@ static void write_biases(struct gguf_config *c)
 		gguf_config_write_bool(c, "use_bias", attention);
 	if (gguf_config_has(c, QKV_BIAS))
 		gguf_config_write_bool(c, "use_qkv_bias", attention);
-	if (gguf_config_has(c, NO_HEAD_NORMS) && (gguf_config_has_tensor(c, "blk.0.attn_q_norm.weight") || gguf_config_has_tensor(c, "blk.0.attn_k_norm.weight")))
-		gguf_config_fail(c, ERR_UNSUPPORTED, "the tensor blk.0.attn_q_norm.weight: norms of queries and keys are not supported for %s", c->arch);
+	if (c->family->head_norms)
+		gguf_config_write_bool(c, c->family->head_norms, gguf_config_layers_have(c, "attn_q_norm.weight"));
+	if (c->family->scales)
+		gguf_config_write_bool(c, "lm_head_bias", gguf_config_has_tensor(c, "output.bias"));
 }
 
 /* Gemma's. What scores are divided by is not in the file: it is the heads' width, but for the largest model of each
@@ -336,15 +396,25 @@ static void write_multipliers(struct gguf_config *c)
 	gguf_config_write_float(c, "attention_multiplier", value);
 }
 
-/* No reader of such files takes one of the two for granted. */
+/* Of one family by the tensors; of the other no reader of such files takes one of the two for granted. */
 static void write_parallel(struct gguf_config *c)
 {
 	static const char name[] = "use_parallel_residual";
-	const bool side_by_side = gguf_config_bool(c, name, false);
+	const bool unsaid = c->family->parallel_unsaid, side_by_side = unsaid ? !gguf_config_layers_have(c, "ffn_norm.weight") : gguf_config_bool(c, name, false);
 
-	if (!gguf_has(c->g, c->key))
+	gguf_config_know(c, name);
+	if (!unsaid && !gguf_has(c->g, c->key))
 		gguf_config_fail(c, ERR_FORMAT, "%s is missing; it must be true or false", c->key);
 	gguf_config_write_bool(c, name, side_by_side);
+}
+
+/* How many tokens a layer attends to; what chooses them is not read. */
+static void write_chosen(struct gguf_config *c)
+{
+	gguf_config_know(c, "attention.indexer.head_count");
+	gguf_config_know(c, "attention.indexer.key_length");
+	gguf_config_know(c, "attention.indexer.types");
+	gguf_config_write_uint(c, "index_topk", gguf_config_need_int(c, "attention.indexer.top_k"));
 }
 
 static void write_parts(struct gguf_config *c)
@@ -355,11 +425,11 @@ static void write_parts(struct gguf_config *c)
 		json_key(&c->w, "hidden_act");
 		json_write_cstr(&c->w, c->family->activation);
 	}
-	if (c->family->parallel_choice)
+	if (c->family->parallel_choice || c->family->parallel_unsaid)
 		write_parallel(c);
 	if (gguf_config_has(c, WINDOW))
 		write_window(c);
-	if (gguf_config_has(c, RECURRENT))
+	if (gguf_config_has(c, RECURRENT) || c->family->delta_latent)
 		gguf_config_write_recurrent(c);
 	if (c->family->state_beside)
 		gguf_config_write_beside(c);
@@ -380,9 +450,13 @@ static void write_parts(struct gguf_config *c)
 	if (gguf_config_has(c, CLIP) && gguf_config_float(c, "attention.clamp_kqv", &value) && value > 0)
 		gguf_config_write_float(c, "clip_qkv", value);
 	if (gguf_config_has(c, SECTIONS)) {
-		gguf_config_know(c, "rope.dimension_sections");
 		gguf_config_know(c, "n_deepstack_layers");
+		gguf_config_know(c, "rope.dimension_sections");
+		if (c->family->sections_halves)
+			gguf_config_write_bool(c, "rope_interleave", !gguf_has(c->g, c->key));
 	}
+	if (c->family->chosen)
+		write_chosen(c);
 	write_biases(c);
 	if (c->family->global_heads)
 		gguf_config_write_global_rope(c);
@@ -456,7 +530,7 @@ enum err gguf_write_config(struct buf *out, const struct gguf *g, struct err_msg
 	find_family(&c);
 	if (c.e != ERR_OK)
 		return c.e;
-	c.rotates = !c.family->positions;
+	c.rotates = !c.family->positions && !c.family->delta_latent;
 	json_object_begin(&c.w);
 	json_key(&c.w, "architectures");
 	json_array_begin(&c.w);

@@ -26,7 +26,6 @@ enum gguf_family_trait {
 	MULTIPLIERS = 1u << 14,
 	LOGIT_SCALE = 1u << 15,
 	CLIP = 1u << 16,
-	NO_HEAD_NORMS = 1u << 17,  /* some models have them, which is not supported */
 	LATENT = 1u << 20,	   /* one latent instead of keys and values */
 	ROUTED = 1u << 21,	   /* experts with DeepSeek's router, and some for all tokens */
 	GREEDY = 1u << 22,	   /* DeepSeek V2's, which does not choose by scores and biases */
@@ -37,14 +36,13 @@ enum gguf_family_trait {
 	BLOCKS = 1u << 26,	   /* Mamba 2, in layers of one block each */
 	RECURRENT = CONV | DELTA | SCAN | BLOCKS,
 	SIGMOID = 1u << 27,	   /* experts with sigmoid scores, and biases that only choose */
-	QK_NORM = 1u << 29,	   /* "use_qk_norm" */
 	OSS = 1u << 30,		   /* gpt-oss: what its configuration says and no value does */
 	DRAFTS = 1u << 28,	   /* layers that guess further tokens are counted, too */
 	SECTIONS = 1u << 18,	   /* of rotations for images; of text all turn by the same place */
 };
 
 /* Experts that one family has. */
-enum gguf_own_experts { NO_OWN_EXPERTS, ERNIE_EXPERTS, HUNYUAN_EXPERTS, EXAONE_EXPERTS, LING_EXPERTS /* both of ROUTED */ };
+enum gguf_own_experts { NO_OWN_EXPERTS, ERNIE_EXPERTS, HUNYUAN_EXPERTS, LLAMA4_EXPERTS, EXAONE_EXPERTS, LING_EXPERTS, AFMOE_EXPERTS, KIMI_EXPERTS /* these four of ROUTED */ };
 
 struct gguf_family {
 	const char *arch;   /* general.architecture */
@@ -65,6 +63,15 @@ struct gguf_family {
 	bool parallel_choice; /* attention and MLP side by side, or one behind the other ("use_parallel_residual") */
 	bool values_known; /* files of LATENT leave out how wide values are, a head's share of the stream, and the context that factors begin behind, the whole */
 	bool streams; /* the residual stream is several */
+	bool by_layer; /* layers differ in their heads and MLPs ("block_configs") */
+	bool delta_latent; /* some layers have Kimi delta attention, the others LATENT, and nothing rotates */
+	bool chosen; /* layers attend to tokens that are chosen ("index_topk") */
+	bool dense; /* of LATENT: no layer has experts, though files say how wide these are */
+	bool scales; /* of far and near, which are one number in files ("short_mscale") */
+	bool parallel_unsaid; /* attention and MLP side by side where the MLP has no norm of its own */
+	bool sections_halves; /* with SECTIONS halves of heads turn together, which are neighbours in the checkpoint */
+	u32 alibi_layers; /* models of so many layers have ALiBi instead of rotations; 0: none has */
+	const char *head_norms; /* the field that says whether there are norms of queries and keys */
 	u32 pattern; /* of layers with a window every so many have none, where the file does not say */
 };
 
@@ -108,7 +115,7 @@ static inline bool gguf_config_has(const struct gguf_config *c, u32 traits)
 /* Whether some of the family's layers keep a state of each sequence. */
 static inline bool gguf_config_keeps_state(const struct gguf_config *c)
 {
-	return gguf_config_has(c, RECURRENT) || c->family->selective;
+	return gguf_config_has(c, RECURRENT) || c->family->selective || c->family->delta_latent;
 }
 /* A value of that name is no news. */
 void gguf_config_know(struct gguf_config *c, const char *name);
@@ -126,6 +133,8 @@ void gguf_config_write_rope(struct gguf_config *c);
 /* Of families with `global_heads` the widths, heads and kinds of layers; and, for the end, how both kinds rotate. */
 void gguf_config_write_global(struct gguf_config *c);
 void gguf_config_write_global_rope(struct gguf_config *c);
+/* Of families with `by_layer` what blocks each layer has, and how wide. */
+void gguf_config_write_by_layer(struct gguf_config *c);
 /* Of families with `streams` how many there are, what layers add beside, and which have sparse gates. */
 void gguf_config_write_streams(struct gguf_config *c);
 /* Which layers keep a state, and of what sizes. */

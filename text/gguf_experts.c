@@ -3,6 +3,9 @@
 
 #include "text/gguf_config_priv.h"
 
+/* What all models of Llama 4 have; norms of queries and keys all but the one with so many experts. */
+enum { LLAMA4_CHUNK = 8192, LLAMA4_INTERVAL = 4, MAVERICK_EXPERTS = 128 };
+
 /* The width of an expert, where older files do not say it. */
 static u32 expert_rows(struct gguf_config *c)
 {
@@ -103,7 +106,9 @@ static void check_gating(struct gguf_config *c)
 {
 	const u32 gating = int_or(c, "expert_gating_func", 0);
 
-	if (gating > 0 && (gating == GGUF_GATING_SIGMOID) == gguf_config_has(c, GREEDY))
+	if (c->family->gating)
+		check_function(c, c->family->gating);
+	else if (gating > 0 && (gating == GGUF_GATING_SIGMOID) == gguf_config_has(c, GREEDY))
 		gguf_config_fail(c, ERR_UNSUPPORTED, "%s is %u, which is not supported for %s", c->key, gating, c->family->name);
 }
 
@@ -151,10 +156,11 @@ static void write_routed(struct gguf_config *c)
 	if (!gguf_config_float(c, "expert_weights_scale", &scale) || !(scale > 0))
 		scale = 1;
 	gguf_config_write_float(c, "routed_scaling_factor", scale);
-	gguf_config_write_bool(c, "norm_topk_prob", gguf_config_bool(c, "expert_weights_norm", false));
+	gguf_config_write_bool(c, c->family->own_experts == AFMOE_EXPERTS ? "route_norm" : "norm_topk_prob",
+			       gguf_config_bool(c, "expert_weights_norm", c->family->own_experts == KIMI_EXPERTS)); /* whose files do not say it */
+	if (c->family->own_experts == AFMOE_EXPERTS) /* embeddings are multiplied in all files */
+		gguf_config_write_bool(c, "mup_enabled", true);
 	write_groups(c);
-	if (gguf_config_has(c, QK_NORM))
-		gguf_config_write_bool(c, "use_qk_norm", gguf_config_has_tensor(c, "blk.0.attn_q_norm.weight"));
 }
 
 /* LFM2's, whose weights add up to 1. */
@@ -172,6 +178,24 @@ static void write_sigmoid(struct gguf_config *c)
 		scale = 1;
 	gguf_config_write_float(c, "routed_scaling_factor", scale);
 	gguf_config_write_bool(c, "use_expert_bias", gguf_config_layers_have(c, "exp_probs_b.bias") || gguf_config_layers_have(c, "exp_probs_b"));
+}
+
+/* Llama 4's, and what else readers of its files take for granted. Its config.json calls the width of other layers' MLPs otherwise. */
+static void write_llama4(struct gguf_config *c)
+{
+	const u32 experts = gguf_config_need_int(c, "expert_count");
+	u32 window = LLAMA4_CHUNK;
+
+	gguf_config_write_uint(c, "num_local_experts", experts);
+	gguf_config_write_uint(c, "num_experts_per_tok", gguf_config_need_int(c, "expert_used_count"));
+	gguf_config_write_uint(c, "intermediate_size", gguf_config_need_int(c, "expert_feed_forward_length"));
+	gguf_config_write_uint(c, "intermediate_size_mlp", gguf_config_need_int(c, "feed_forward_length"));
+	gguf_config_write_uint(c, "interleave_moe_layer_step", gguf_config_need_int(c, "interleave_moe_layer_step"));
+	if (gguf_config_int(c, "attention.sliding_window", &window) && window != LLAMA4_CHUNK)
+		gguf_config_fail(c, ERR_UNSUPPORTED, "%s is %u; only %d, or none, is supported", c->key, window, LLAMA4_CHUNK);
+	gguf_config_write_uint(c, "attention_chunk_size", LLAMA4_CHUNK);
+	gguf_config_write_uint(c, "no_rope_layer_interval", LLAMA4_INTERVAL);
+	gguf_config_write_bool(c, "use_qk_norm", experts != MAVERICK_EXPERTS);
 }
 
 /* Those of layers that are not among the first ones, or every so many of them. */
@@ -192,6 +216,8 @@ void gguf_config_write_experts(struct gguf_config *c)
 		write_alike(c);
 	else if (c->family->own_experts == ERNIE_EXPERTS)
 		write_ernie(c);
+	else if (c->family->own_experts == LLAMA4_EXPERTS)
+		write_llama4(c);
 	else if (gguf_config_has(c, ROUTED))
 		write_routed(c);
 	else if (gguf_config_has(c, SIGMOID))
@@ -214,6 +240,10 @@ void gguf_config_write_latent(struct gguf_config *c)
 							    : gguf_config_need_int(c, "attention.value_length");
 	gguf_config_know(c, "attention.key_length");
 	gguf_config_know(c, "attention.value_length");
+	if (c->family->dense) {
+		gguf_config_know(c, "expert_feed_forward_length");
+		gguf_config_know(c, "leading_dense_block_count");
+	}
 	gguf_config_know(c, "attention.head_count_kv");
 	if (key <= turns)
 		gguf_config_fail(c, ERR_FORMAT, "heads of keys have %u dimensions, of which %u turn (%s.rope.dimension_count)", key, turns, c->arch);
@@ -227,6 +257,7 @@ void gguf_config_write_latent(struct gguf_config *c)
 		json_key(&c->w, "q_lora_rank");
 		json_write_null(&c->w);
 	}
+	gguf_config_write_bool(c, "attention_bias", gguf_config_layers_have(c, "attn_kv_a_mqa.bias"));
 	gguf_config_write_uint(c, "qk_nope_head_dim", key - turns);
 	gguf_config_write_uint(c, "qk_rope_head_dim", turns);
 	gguf_config_write_uint(c, "v_head_dim", value);

@@ -200,8 +200,20 @@ void gguf_config_write_beside(struct gguf_config *c)
 	gguf_config_write_bool(c, "mamba_norm_before_gate", false);
 }
 
+/* Kimi delta attention, with as many heads as the other layers have. */
+static void write_delta_latent(struct gguf_config *c)
+{
+	write_types_by_heads(c, "linear_attention", "full_attention");
+	gguf_config_write_bool(c, "mla_use_nope", true);
+	gguf_config_write_uint(c, "linear_num_heads", c->heads);
+	gguf_config_write_uint(c, "linear_head_dim", gguf_config_need_int(c, "kda.head_dim"));
+	gguf_config_write_uint(c, "linear_conv_kernel_dim", gguf_config_need_int(c, "ssm.conv_kernel"));
+}
+
 void gguf_config_write_recurrent(struct gguf_config *c)
 {
+	if (c->family->delta_latent)
+		write_delta_latent(c);
 	if (gguf_config_has(c, CONV))
 		write_conv(c);
 	if (gguf_config_has(c, DELTA))

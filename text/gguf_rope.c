@@ -73,9 +73,29 @@ static void write_by_length(struct gguf_config *c, const struct gguf_tensor *nea
 	write_factors(c, "short_factor", near);
 	write_factors(c, "long_factor", far);
 	gguf_config_write_uint(c, "original_max_position_embeddings", original);
-	if (gguf_config_float(c, "rope.scaling.attn_factor", &attention) && attention > 0)
-		gguf_config_write_float(c, "attention_factor", attention);
+	if (!gguf_config_float(c, "rope.scaling.attn_factor", &attention) || !(attention > 0))
+		attention = c->family->scales ? 1 : 0;
+	if (attention > 0)
+		gguf_config_write_float(c, c->family->scales ? "short_mscale" : "attention_factor", attention);
+	if (c->family->scales)
+		gguf_config_write_float(c, "long_mscale", attention);
 	json_object_end(&c->w);
+}
+
+/* Whether scores of far tokens count more, and by how much. */
+static bool has_temperature(struct gguf_config *c, double *beta)
+{
+	return gguf_config_has(c, QUERY_SCALE) && gguf_config_float(c, "attention.temperature_scale", beta) && *beta > 0;
+}
+
+/* Those are far that the original context is behind. */
+static void write_temperature(struct gguf_config *c, double beta, u32 original)
+{
+	u32 length = original;
+
+	gguf_config_write_float(c, "llama_4_scaling_beta", beta);
+	if (gguf_config_int(c, "attention.temperature_length", &length) && length != original)
+		gguf_config_fail(c, ERR_UNSUPPORTED, "%s is %u; it must be %s.rope.scaling.original_context_length, which is %u", c->key, length, c->arch, original);
 }
 
 static void write_yarn(struct gguf_config *c, double factor)
@@ -102,8 +122,8 @@ static void write_yarn(struct gguf_config *c, double factor)
 		gguf_config_write_float(c, "mscale", latent ? value * 10 : 1);
 		gguf_config_write_float(c, "mscale_all_dim", latent ? value * 10 : value);
 	}
-	if (gguf_config_has(c, QUERY_SCALE) && gguf_config_float(c, "attention.temperature_scale", &value) && value > 0)
-		gguf_config_write_float(c, "llama_4_scaling_beta", value);
+	if (has_temperature(c, &value))
+		write_temperature(c, value, original);
 	json_object_end(&c->w);
 	if (gguf_config_float(c, "rope.scaling.yarn_ext_factor", &value) && value >= 0 && (value < 1 || value > 1))
 		gguf_config_fail(c, ERR_UNSUPPORTED, "%s is %g; only 1 is supported", c->key, value);
@@ -115,12 +135,12 @@ static void write_scaling(struct gguf_config *c)
 	const struct gguf_tensor *near = gguf_tensor_find(c->g, "rope_factors_short.weight");
 	const struct gguf_tensor *far = gguf_tensor_find(c->g, "rope_factors_long.weight");
 	struct gguf_text type = gguf_config_text(c, "rope.scaling.type");
-	double factor = 0;
+	double factor = 0, beta = 0;
 
 	if (!gguf_config_float(c, "rope.scaling.factor", &factor)) /* older files say it otherwise */
 		(void)gguf_config_float(c, "rope.scale_linear", &factor);
 	bool none = !type.bytes || gguf_text_is(type, "none"), linear = gguf_text_is(type, "linear") || (!type.bytes && factor > 0);
-	if (gguf_config_has(c, QUERY_SCALE) && !gguf_text_is(type, "yarn"))
+	if (has_temperature(c, &beta) && !gguf_text_is(type, "yarn"))
 		gguf_config_fail(c, ERR_UNSUPPORTED, "%s.attention.temperature_scale without %s.rope.scaling.type 'yarn'", c->arch, c->arch);
 	else if (all && (near || far || !none))
 		gguf_config_fail(c, ERR_UNSUPPORTED, "the tensor rope_freqs.weight and another scaling of rotations (%s.rope.scaling) in one file", c->arch);
@@ -133,6 +153,9 @@ static void write_scaling(struct gguf_config *c)
 	else if (linear && (factor < 1 || factor > 1)) {
 		begin(c, "linear");
 		gguf_config_write_float(c, "factor", factor);
+		json_object_end(&c->w);
+	} else if (gguf_config_has(c, QUERY_SCALE) && (none || linear)) { /* it must be there */
+		begin(c, "default");
 		json_object_end(&c->w);
 	} else if (!none && !linear)
 		gguf_config_fail(c, ERR_UNSUPPORTED, "%s.rope.scaling.type is '%.*s', which is not supported; supported: none, linear, yarn, longrope",

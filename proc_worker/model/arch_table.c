@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "proc_worker/model/arch_tensors_apart_priv.h"
 #include "proc_worker/model/arch_tensors_gpt_priv.h"
 #include "proc_worker/model/arch_tensors_priv.h"
 #include "proc_worker/model/arch_tensors_recurrent_priv.h"
@@ -248,7 +249,7 @@ static const struct arch ARCHS[] = {
 	{"GlmForCausalLM", GLM, COUNT_OF(GLM), ARCH_ATTENTION_BIAS | ARCH_PARTIAL_ROTARY,
 	 .interleaved = true, .head_dim = 128, .kv_heads = 2, .rope_theta = 10000, .attention_bias = true, .rotary_share = 0.5f},
 	{"Glm4ForCausalLM", GLM4, COUNT_OF(GLM4), ARCH_ATTENTION_BIAS | ARCH_PARTIAL_ROTARY,
-	 .interleaved = true, .head_dim = 128, .kv_heads = 2, .rope_theta = 10000, .attention_bias = true, .rotary_share = 0.5f},
+	 .own = {"rope_interleave"}, .interleaved = true, .head_dim = 128, .kv_heads = 2, .rope_theta = 10000, .attention_bias = true, .rotary_share = 0.5f},
 	{"HunYuanDenseV1ForCausalLM", HUNYUAN, COUNT_OF(HUNYUAN), ARCH_ATTENTION_BIAS | ARCH_HEAD_NORMS,
 	 .fields = {{"attention_head_dim", "head_dim"}},
 	 .own = {"alpha", "norm_type"}, .norm_behind = true, .rope_theta = 10000, .norm_eps = 1e-5f},
@@ -305,10 +306,10 @@ static const struct arch ARCHS[] = {
 	 .router_sigmoid = true, .router_sum_plus = 1e-20f, .dense_layers = 1, .routed_scale = 1.8f, .shared_experts = 1},
 	{"BaiChuanForCausalLM", BAICHUAN, COUNT_OF(BAICHUAN), 0, .rotary_alone = true, .rope_theta = 10000, .norm_eps = 1e-6f},
 	{"BaichuanForCausalLM", BAICHUAN, COUNT_OF(BAICHUAN), 0,
-	 .own = {"tie_word_embeddings"}, .rotary_alone = true, .unit_head = true, .rope_theta = 10000, .norm_eps = 1e-6f},
+	 .own = {"tie_word_embeddings", "rope_interleave"}, .rotary_alone = true, .unit_head = true, .rope_theta = 10000, .norm_eps = 1e-6f},
 	{"OrionForCausalLM", ORION, COUNT_OF(ORION), ARCH_ATTENTION_BIAS, .layer_norm = "rms_norm_eps", .rope_theta = 10000, .norm_eps = 1e-5f},
 	{"DeciLMForCausalLM", DECILM, COUNT_OF(DECILM), ARCH_ATTENTION_BIAS | ARCH_MLP_BIAS,
-	 .own = {"block_configs", "num_key_value_heads_per_layer"}, .by_layer = true, .rope_theta = 10000, .norm_eps = 1e-6f},
+	 .own = {"block_configs", "num_key_value_heads_per_layer", "rope_interleave"}, .by_layer = true, .rope_theta = 10000, .norm_eps = 1e-6f},
 	{"DeepseekV2ForCausalLM", DEEPSEEK_V2, COUNT_OF(DEEPSEEK_V2), ARCH_ATTENTION_BIAS | ARCH_EXPERTS_OWN,
 	 .fields = {{"n_routed_experts", "num_experts"}},
 	 .own = {"first_k_dense_replace", "n_shared_experts", "norm_topk_prob", "n_group", "topk_group", "routed_scaling_factor",

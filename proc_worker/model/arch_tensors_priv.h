@@ -67,22 +67,6 @@ static const struct arch_tensor LLAMA[] = {
 	EMBEDDINGS, NORMS, ATTENTION_MATRICES, ATTENTION_BIASES, MLP, MLP_BIASES,
 };
 
-/* Layers may lack one of both blocks, and its norm, or have a matrix in place of it. */
-static const struct arch_tensor DECILM[] = {
-	EMBEDDINGS,
-	{SLOT_ATTN_NORM, LAYER "input_layernorm.weight", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_ATTENTION},
-	{SLOT_ATTN_NORM, LAYER "input_layernorm.weight", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_LINEAR_MIXER},
-	{SLOT_MLP_NORM, LAYER "post_attention_layernorm.weight", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_DENSE},
-	{SLOT_MLP_NORM, LAYER "post_attention_layernorm.weight", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_LINEAR_MLP},
-	{SLOT_ATTN_OUT, ATTENTION "linear_attn.weight", DIM_HIDDEN, DIM_HIDDEN, SPLIT_NONE, WHEN_LINEAR_MIXER},
-	{SLOT_DOWN, LAYER "mlp.linear_mlp.weight", DIM_HIDDEN, DIM_HIDDEN, SPLIT_NONE, WHEN_LINEAR_MLP},
-	{SLOT_QKV, ATTENTION "q_proj.weight", DIM_HEADS, DIM_HIDDEN, SPLIT_ROWS, WHEN_ATTENTION},
-	{SLOT_QKV, ATTENTION "k_proj.weight", DIM_KV_HEADS, DIM_HIDDEN, SPLIT_ROWS, WHEN_ATTENTION},
-	{SLOT_QKV, ATTENTION "v_proj.weight", DIM_KV_HEADS, DIM_HIDDEN, SPLIT_ROWS, WHEN_ATTENTION},
-	{SLOT_ATTN_OUT, ATTENTION "o_proj.weight", DIM_HIDDEN, DIM_HEADS, SPLIT_COLUMNS, WHEN_ATTENTION},
-	ATTENTION_BIASES, MLP, MLP_BIASES,
-};
-
 static const struct arch_tensor BITNET[] = {
 	EMBEDDINGS, NORMS, ATTENTION_MATRICES, ATTENTION_BIASES, MLP,
 	{SLOT_ATTN_SUB_NORM, ATTENTION "attn_sub_norm.weight", DIM_HEADS, DIM_NONE, SPLIT_ROWS},
@@ -181,10 +165,6 @@ static const struct arch_tensor SARVAM_MOE[] = {
 	{slot, name, DIM_HEADS, columns, SPLIT_ROWS, .whole = DIM_QKV}, \
 	{slot, name, DIM_KV_HEADS, columns, SPLIT_ROWS, .whole = DIM_QKV, .before = DIM_HEADS}, \
 	{slot, name, DIM_KV_HEADS, columns, SPLIT_ROWS, .whole = DIM_QKV, .before = DIM_HEADS_KV}
-static const struct arch_tensor BAICHUAN[] = {
-	EMBEDDINGS, NORMS, PACKED_QKV(SLOT_QKV, ATTENTION "W_pack.weight", DIM_HIDDEN), ATTENTION_OUT, MLP,
-};
-
 /* The two parts of kv_b_proj, which lie head by head, are on either side of attention (DeepSeek-AI 2024). */
 #define LATENT_ATTENTION_OF(attention, ...) \
 	{SLOT_QKV, attention "q_proj.weight", DIM_HEADS_QUERY, DIM_HIDDEN, SPLIT_ROWS, WHEN_NO_Q_RANK, __VA_ARGS__}, \
@@ -257,19 +237,6 @@ static const struct arch_tensor QWEN3[] = {
 	{SLOT_EXPERT_DOWN, experts "down_proj.weight", DIM_HIDDEN, DIM_EXPERT_INTERMEDIATE, SPLIT_COLUMNS, WHEN_EXPERTS, .transposed = true}
 static const struct arch_tensor QWEN3_VL_MOE[] = {
 	EMBEDDINGS, NORMS, ATTENTION_MATRICES, ATTENTION_BIASES, HEAD_NORMS, MLP, WHOLE_EXPERTS("mlp.gate.weight", EXPERT),
-};
-
-#define LLAMA4_MLP LAYER "feed_forward."
-#define LLAMA4_SHARED LLAMA4_MLP "shared_expert."
-static const struct arch_tensor LLAMA4[] = {
-	EMBEDDINGS, NORMS, ATTENTION_MATRICES, ATTENTION_BIASES,
-	{SLOT_GATE_UP, LLAMA4_MLP "gate_proj.weight", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, WHEN_DENSE},
-	{SLOT_GATE_UP, LLAMA4_MLP "up_proj.weight", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, WHEN_DENSE},
-	{SLOT_DOWN, LLAMA4_MLP "down_proj.weight", DIM_HIDDEN, DIM_INTERMEDIATE, SPLIT_COLUMNS, WHEN_DENSE},
-	WHOLE_EXPERTS("feed_forward.router.weight", LLAMA4_MLP "experts.{}."),
-	{SLOT_GATE_UP, LLAMA4_SHARED "gate_proj.weight", DIM_SHARED_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, WHEN_SHARED},
-	{SLOT_GATE_UP, LLAMA4_SHARED "up_proj.weight", DIM_SHARED_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS, WHEN_SHARED},
-	{SLOT_DOWN, LLAMA4_SHARED "down_proj.weight", DIM_HIDDEN, DIM_SHARED_INTERMEDIATE, SPLIT_COLUMNS, WHEN_SHARED},
 };
 
 /* Its norms have no weights. */
@@ -571,31 +538,6 @@ static const struct arch_tensor OPT_TENSORS[] = {
 	OPT_MATRIX(SLOT_ATTN_OUT, "self_attn.out_proj", DIM_HIDDEN, DIM_HEADS, SPLIT_COLUMNS), OPT_BIAS(SLOT_ATTN_OUT_BIAS, "self_attn.out_proj", DIM_HIDDEN, SPLIT_NONE),
 	OPT_MATRIX(SLOT_GATE_UP, "fc1", DIM_INTERMEDIATE, DIM_HIDDEN, SPLIT_ROWS), OPT_BIAS(SLOT_GATE_UP_BIAS, "fc1", DIM_INTERMEDIATE, SPLIT_ROWS),
 	OPT_MATRIX(SLOT_DOWN, "fc2", DIM_HIDDEN, DIM_INTERMEDIATE, SPLIT_COLUMNS), OPT_BIAS(SLOT_DOWN_BIAS, "fc2", DIM_HIDDEN, SPLIT_NONE),
-};
-
-/* A score that no key has for every head; experts with biases, whose gate and up are neighbours. */
-#define GPT_OSS_EXPERTS LAYER "mlp.experts."
-/* GGUF files have the matrices as others have them, and gate and up in two, whose rows take turns here. */
-#define GPT_OSS_APART EXPERT "gate_up.weight"
-static const struct arch_tensor GPT_OSS[] = {
-	EMBEDDINGS, NORMS, ATTENTION_MATRICES, ATTENTION_BIASES,
-	SINKS,
-	{SLOT_ROUTER, LAYER "mlp.router.weight", DIM_EXPERTS, DIM_HIDDEN, SPLIT_NONE, WHEN_EXPERTS},
-	{SLOT_ROUTER_BIAS, LAYER "mlp.router.bias", DIM_EXPERTS, DIM_NONE, SPLIT_NONE, WHEN_EXPERTS},
-	{SLOT_EXPERT_GATE_UP, EXPERT "gate_up_proj.weight", DIM_EXPERT_GATE_UP, DIM_HIDDEN, SPLIT_ROWS, WHEN_EXPERTS,
-	 .apart_as = GPT_OSS_APART, .transposed = true},
-	{SLOT_EXPERT_GATE_UP, GPT_OSS_APART, DIM_EXPERT_GATE_UP, DIM_HIDDEN, SPLIT_ROWS, WHEN_EXPERTS, .apart_as = GPT_OSS_APART, .apart = true},
-	{SLOT_EXPERT_GATE_UP_BIAS, GPT_OSS_EXPERTS "gate_up_proj_bias", DIM_EXPERTS, DIM_EXPERT_GATE_UP, SPLIT_COLUMNS,
-	 WHEN_EXPERTS},
-	{SLOT_EXPERT_DOWN, EXPERT "down_proj.weight", DIM_HIDDEN, DIM_EXPERT_INTERMEDIATE, SPLIT_COLUMNS, WHEN_EXPERTS,
-	 .apart_as = GPT_OSS_APART, .transposed = true},
-	{SLOT_EXPERT_DOWN, EXPERT "down.weight", DIM_HIDDEN, DIM_EXPERT_INTERMEDIATE, SPLIT_COLUMNS, WHEN_EXPERTS, .apart_as = GPT_OSS_APART,
-	 .apart = true},
-	{SLOT_EXPERT_DOWN_BIAS, GPT_OSS_EXPERTS "down_proj_bias", DIM_EXPERTS, DIM_HIDDEN, SPLIT_NONE, WHEN_EXPERTS},
-};
-
-static const struct arch_tensor GLM[] = {
-	EMBEDDINGS, NORMS, ATTENTION_MATRICES, QKV_BIASES(WHEN_ATTENTION_BIAS), PHI3_GATE_UP, MLP_DOWN,
 };
 
 static const struct arch_tensor GLM4[] = {

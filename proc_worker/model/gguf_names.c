@@ -209,6 +209,17 @@ static enum err add_experts(struct list *l, const struct parts *p, const struct 
 	return e;
 }
 
+/* Of more than two dimensions those that say something. */
+static void drop_ones(struct st_tensor *t)
+{
+	u32 kept = 0;
+
+	for (u32 i = 0; i < t->dims; i++)
+		if (t->shape[i] != 1 || t->dims - i + kept <= 2)
+			t->shape[kept++] = t->shape[i];
+	t->dims = kept;
+}
+
 /* The same elements in the dimensions that they have here. A file has no more elements than can be counted. */
 static void reshape(struct st_tensor *t, const struct name *n)
 {
@@ -217,6 +228,8 @@ static void reshape(struct st_tensor *t, const struct name *n)
 		t->shape[1] = t->shape[0];
 		t->shape[0] = 1;
 	}
+	if (n->channels)
+		drop_ones(t);
 	if (n->channels && t->dims == 2) {
 		t->dims = 3;
 		t->shape[2] = t->shape[1];

@@ -442,6 +442,95 @@ static const struct name PHI2[] = {
 	{NULL, NULL},
 };
 
+static const struct name LLAMA4[] = {
+	{"ffn_gate", "feed_forward.gate_proj"},
+	{"ffn_up", "feed_forward.up_proj"},
+	{"ffn_down", "feed_forward.down_proj"},
+	{"ffn_gate_inp", "feed_forward.router"},
+	{"ffn_gate_exps", "feed_forward.experts.{}.gate"},
+	{"ffn_up_exps", "feed_forward.experts.{}.up"},
+	{"ffn_down_exps", "feed_forward.experts.{}.down"},
+	{"ffn_gate_shexp", "feed_forward.shared_expert.gate_proj"},
+	{"ffn_up_shexp", "feed_forward.shared_expert.up_proj"},
+	{"ffn_down_shexp", "feed_forward.shared_expert.down_proj"},
+	{NULL, NULL},
+};
+
+/* Norms before and behind the blocks. */
+static const struct name AFMOE[] = {
+	{"attn_gate", "self_attn.gate_proj"},
+	{"post_attention_norm", "post_attention_layernorm"},
+	{"ffn_norm", "pre_mlp_layernorm"},
+	{"post_ffw_norm", "post_mlp_layernorm"},
+	{"ffn_gate_inp", "mlp.router.gate"},
+	{"exp_probs_b", "mlp.expert_bias", .bare = true},
+	{NULL, NULL},
+};
+
+/* Experts' gates and values in one tensor. */
+static const struct name GATE_UP_EXPERTS[] = {
+	{"ffn_gate_up_exps", "mlp.experts.{}.", .halves = true},
+	{NULL, NULL},
+};
+
+static const struct name KIMI_LINEAR[] = {
+	{"ssm_conv1d_q", "self_attn.q_conv1d", .channels = true},
+	{"ssm_conv1d_k", "self_attn.k_conv1d", .channels = true},
+	{"ssm_conv1d_v", "self_attn.v_conv1d", .channels = true},
+	{"ssm_f_a", "self_attn.f_a_proj"},
+	{"ssm_f_b", "self_attn.f_b_proj"},
+	{"ssm_g_a", "self_attn.g_a_proj"},
+	{"ssm_g_b", "self_attn.g_b_proj"},
+	{"ssm_beta", "self_attn.b_proj"},
+	{"ssm_a", "self_attn.A_log", .vector = true},
+	{"ssm_dt", "self_attn.dt_bias", .bare = true},
+	{"ssm_norm", "self_attn.o_norm"},
+	{"exp_probs_b", "block_sparse_moe.gate.e_score_correction_bias", .bare = true},
+	{"ffn_gate_shexp", "block_sparse_moe.shared_experts.gate_proj"},
+	{"ffn_up_shexp", "block_sparse_moe.shared_experts.up_proj"},
+	{"ffn_down_shexp", "block_sparse_moe.shared_experts.down_proj"},
+	{NULL, NULL},
+};
+
+/* What chooses tokens, which nothing reads. */
+static const struct name INDEXER[] = {
+	{"indexer.k_norm", NULL},
+	{"indexer.proj", NULL},
+	{"indexer.attn_k", NULL},
+	{"indexer.attn_q_b", NULL},
+	{NULL, NULL},
+};
+
+static const struct name WHOLE_QWEN[] = {
+	{"token_embd", "transformer.wte"},
+	{"output_norm", "transformer.ln_f"},
+	{NULL, NULL},
+};
+
+static const struct name QWEN[] = {
+	{"attn_norm", "ln_1"},
+	{"attn_qkv", "attn.c_attn"},
+	{"attn_output", "attn.c_proj"},
+	{"ffn_norm", "ln_2"},
+	{"ffn_gate", "mlp.w2"},
+	{"ffn_up", "mlp.w1"},
+	{"ffn_down", "mlp.c_proj"},
+	{NULL, NULL},
+};
+
+/* Norms of all heads in one tensor. */
+static const struct name STABLELM[] = {
+	{"attn_q_norm", "self_attn.q_layernorm.norms.{}"},
+	{"attn_k_norm", "self_attn.k_layernorm.norms.{}"},
+	{NULL, NULL},
+};
+
+static const struct name BITNET[] = {
+	{"attn_sub_norm", "self_attn.attn_sub_norm"},
+	{"ffn_sub_norm", "mlp.ffn_sub_norm"},
+	{NULL, NULL},
+};
+
 static const struct name CHOICE_BIAS[] = {
 	{"exp_probs_b", "block_sparse_moe.e_score_correction_bias", .bare = true},
 	{NULL, NULL},
@@ -457,6 +546,11 @@ static const struct {
 } ARCHITECTURES[] = {
 	{"llama", {MIXTRAL}},
 	{"mistral3", {MIXTRAL}},
+	{"mistral4", {GATE_UP_EXPERTS, LATENT, SHARED_EXPERTS}},
+	{"llama4", {LLAMA4}},
+	{"deci", {0}},
+	{"xverse", {0}},
+	{"qwen", {QWEN}, WHOLE_QWEN, "transformer.h"},
 	{"qwen2", {0}},
 	{"qwen3", {0}},
 	{"qwen2vl", {0}},
@@ -480,7 +574,7 @@ static const struct {
 	{"gptneox", {GPT_NEOX}, WHOLE_GPT_NEOX, "gpt_neox.layers"},
 	{"starcoder", {STARCODER}, WHOLE_STARCODER, "transformer.h"},
 	{"starcoder2", {STARCODER2}},
-	{"stablelm", {0}},
+	{"stablelm", {STABLELM}},
 	{"nemotron", {0}},
 	{"arcee", {0}},
 	{"olmo", {0}},
@@ -491,12 +585,22 @@ static const struct {
 	{"seed_oss", {NORMS_BEHIND}},
 	{"command-r", {0}},
 	{"cohere2", {0}},
+	{"chatglm", {GATE_UP}},
 	{"glm4", {GATE_UP, GLM4}},
 	{"glm4moe", {SHARED_EXPERTS, NORMS_BEHIND}},
 	{"hunyuan-dense", {HUNYUAN}},
 	{"internlm2", {0}},
 	{"ernie4_5", {0}},
-	{"deepseek2", {LATENT, SHARED_EXPERTS}},
+	{"deepseek2", {GATE_UP_EXPERTS, LATENT, SHARED_EXPERTS}},
+	{"glm-dsa", {INDEXER, GATE_UP_EXPERTS, LATENT, SHARED_EXPERTS}},
+	{"kimi-linear", {KIMI_LINEAR, LATENT, MIXTRAL}},
+	{"afmoe", {AFMOE, SHARED_EXPERTS}},
+	{"baichuan", {0}},
+	{"orion", {0}},
+	{"jais2", {0}},
+	{"pangu-embedded", {0}},
+	{"paddleocr", {0}},
+	{"bitnet", {BITNET}},
 	{"minicpm3", {LATENT}},
 	{"exaone-moe", {SHARED_EXPERTS}},
 	{"apertus", {APERTUS}},

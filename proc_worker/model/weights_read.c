@@ -227,6 +227,28 @@ static enum err read_plain(struct weights_reader *r, const struct arch_tensor *t
 	return finite ? ERR_OK : finite_check(st, w->dtype, p->threads, em);
 }
 
+/* Of quantized rows, which are values while they are divided. */
+static enum err read_quantized_units(struct weights_reader *r, const struct quant_tensor *q, struct weights_range rows, struct kern_weight *w, u32 to,
+				     struct err_msg *em)
+{
+	const struct weights_plan *p = r->plan;
+	enum err e = ERR_OK;
+
+	if (!weights_stage(r, SCALED_ROWS * (size_t)q->columns * sizeof(float)))
+		return err_set(em, ERR_NO_MEMORY, "out of memory for tensor %s", q->values->name);
+	float *values = r->staging;
+	for (u32 at = 0, n; !e && at < rows.count; at += n) {
+		n = rows.count - at < SCALED_ROWS ? rows.count - at : SCALED_ROWS;
+		e = quant_tensor_expand(values, KERN_F32, q, rows.first + at, n, p->threads, em);
+		if (e)
+			break;
+		divide_rows(values, n, q->columns);
+		if (!kern_weight_rows(w, to + at, n, values, KERN_F32, q->columns, p->threads))
+			e = err_set(em, ERR_FORMAT, "tensor %s: divided by the lengths of rows, some of its values are not finite", q->values->name);
+	}
+	return e;
+}
+
 static enum err read_part(struct weights_reader *r, const struct arch_tensor *t, const struct quant_tensor *q,
 			  u32 layer, u32 expert, struct weights_range rows, struct kern_weight *w, u32 to,
 			  struct err_msg *em)
@@ -235,9 +257,9 @@ static enum err read_part(struct weights_reader *r, const struct arch_tensor *t,
 
 	if (q->format == QUANT_NONE)
 		return read_plain(r, t, find_tensor(p, t, layer, expert), layer, rows, w, to, em);
-	if (has_unit_rows(p, t))
-		return err_set(em, ERR_UNSUPPORTED, "a quantized lm_head of a %s is not read, whose rows are divided by their lengths: use the checkpoint that it was made from with --quantization",
-			       p->config->arch->name);
+	if (has_unit_rows(p, t) && w->order)
+		return err_set(em, ERR_UNSUPPORTED, "an lm_head of a %s whose inputs are in another order (desc_act) is not read: its rows are divided by their lengths; use the checkpoint "
+						    "that it was made from with --quantization", p->config->arch->name);
 	if (part_factor(p, t) != 1)
 		return err_set(em, ERR_UNSUPPORTED,
 			       "quantized checkpoints of a %s are not read whose config.json has multipliers: use the checkpoint that it was made from with "
@@ -247,7 +269,8 @@ static enum err read_part(struct weights_reader *r, const struct arch_tensor *t,
 	for (u32 at = 0, n; !e && at < rows.count; at += n) {
 		struct weights_range run = weights_file_rows(p, t, layer, (struct weights_range){rows.first + at, rows.count - at});
 		n = run.count;
-		e = quant_tensor_load(w, to + at, q, run.first, n, weights_columns(p, t, layer).first, p->threads, em);
+		e = has_unit_rows(p, t) ? read_quantized_units(r, q, run, w, to + at, em)
+					: quant_tensor_load(w, to + at, q, run.first, n, weights_columns(p, t, layer).first, p->threads, em);
 	}
 	return e;
 }

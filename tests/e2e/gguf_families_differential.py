@@ -49,6 +49,31 @@ NOT_HELD = {
     "nemotron_h/silu": "the activation", "nemotron_h/experts-saved": "experts that no layer has", "nemotron_h/head-dim-missing": "a default",
     **dict.fromkeys(("nemotron_h/experts-last", "nemotron_h/experts-biases", "nemotron_h/experts-narrow-biases", "nemotron_h/odd"), "experts, and MLPs of another width"),
 }
+ONE_ACTIVATION = {*gguf_files.gguf_further.ALL, "command-r"}
+NOT_HELD.update({
+    **dict.fromkeys(("kimi_linear/heads-many", "kimi_linear/heads-wide", "kimi_linear/odd"), "as many heads of states as others, or their width"),
+    **dict.fromkeys(("qwen/heads-wide", "qwen/heads-missing", "qwen/odd"), "how wide heads are"),
+    **dict.fromkeys(("llama4_text/moe-listed", "llama4_text/all-dense", "llama4_text/rotates-listed", "llama4_text/rotates-nowhere", "llama4_text/rotates-everywhere"),
+                    "layers by a list"),
+    "llama4_text/interval": "which layers rotate", "llama4_text/bias-no-norm": "norms of queries and keys", "llama4_text/defaults": "a default",
+    **dict.fromkeys(("baichuan/none", "baichuan/odd", "baichuan/save-sharded"), "lengths of rows, but for the vocabulary of the published models"),
+    "baichuan/eps-missing": "a default",
+    "kimi_linear/no-norm": "weights that are not normalized", "nemotron-nas/defaults": "a default", "bitnet/missing": "a default",
+    "kimi_linear/layer-types": "layers by a list", "glm_moe_dsa/listed": "layers by a list", "glm4_moe_lite/listed": "layers by a list",
+    **{f + "/" + v: "rotations of halves, and what scores and rotations count apart from each other" for f in ("glm_moe_dsa", "youtu", "glm4_moe_lite", "mistral4")
+       for v in ("halves", "yarn", "yarn-all-dim")},
+    "bitnet/llama3": "rotations by factors",
+    **dict.fromkeys(("deci/none", "deci/alike", "deci/odd", "deci/save-sharded", "bitnet/dynamic", "cohere/dynamic"), "rotations that follow the length"),
+})
+
+LONGROPE = {**next(c["rope_scaling"] for name, _, c, _ in families.all_cases() if name == "phimoe/longrope")}
+LONGROPE["long_mscale"] = LONGROPE["short_mscale"]
+# What readers of the format take for granted, in the place of what cases have.
+SLIDING, FULL = "sliding_attention", "full_attention"
+GRANTED = {**gguf_files.gguf_further.GRANTED, "afmoe": {"num_hidden_layers": 5, "global_attn_every_n_layers": 4, "layer_types": [SLIDING] * 3 + [FULL, SLIDING], "mup_enabled": True},
+           "llama4_text/dense-between": {**gguf_files.gguf_further.GRANTED["llama4_text"], "use_qk_norm": True},
+           "llama4_text/odd": {**gguf_files.gguf_further.GRANTED["llama4_text"], "interleave_moe_layer_step": 2},
+           "phimoe/longrope": {"router_jitter_noise": 0.01, "rope_scaling": LONGROPE}}
 
 
 def grid(values, kind):
@@ -95,8 +120,10 @@ def main():
         arch = gguf_files.ARCHITECTURES.get((config.get("architectures") or save.get("whole", {}).get("architectures"))[0])
         if not any(part in name for part in options.only) or not arch or "dtype" in save or "base" in save or ("raw" in save and arch != "qwen3vlmoe"):
             continue
-        if options.list or name in NOT_HELD:
-            print(name, NOT_HELD.get(name, ""))
+        config = {**config, **GRANTED.get(name, GRANTED.get(name.split("/")[0], {}))}
+        reason = NOT_HELD.get(name, "the activation" if "/act-" in name and arch in ONE_ACTIVATION else "")
+        if options.list or reason:
+            print(name, reason)
             continue
         with tempfile.TemporaryDirectory() as folder:
             os.environ["XDG_CACHE_HOME"] = folder

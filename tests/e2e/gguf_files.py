@@ -4,6 +4,7 @@ import json
 import math
 import struct
 
+import gguf_further
 import gguf_gemma3n
 import gguf_gemma4
 import gguf_gpt
@@ -83,8 +84,8 @@ ARCHITECTURES = {"LlamaForCausalLM": "llama", "MistralForCausalLM": "llama", "Mi
                  "HunYuanDenseV1ForCausalLM": "hunyuan-dense", "Qwen2MoeForCausalLM": "qwen2moe", "Glm4MoeForCausalLM": "glm4moe",
                  "ExaoneMoEForCausalLM": "exaone-moe", "ExaoneMoeForCausalLM": "exaone-moe", "ApertusForCausalLM": "apertus",
                  "Ernie4_5_MoeForCausalLM": "ernie4_5-moe", "BailingMoeV2ForCausalLM": "bailingmoe2", "HunYuanMoEV1ForCausalLM": "hunyuan-moe", "GptOssForCausalLM": "gpt-oss", "MiniMaxM2ForCausalLM": "minimax-m2", "Gemma3nForCausalLM": "gemma3n", "Gemma3nForConditionalGeneration": "gemma3n", "Gemma4ForCausalLM": "gemma4", "PhiForCausalLM": "phi2", "Dots1ForCausalLM": "dots1", "MiniCPMForCausalLM": "minicpm",
-                 "Qwen3VLMoeForConditionalGeneration": "qwen3vlmoe", "DeepseekV2ForCausalLM": "deepseek2", "DeepseekV3ForCausalLM": "deepseek2", "MiniCPM3ForCausalLM": "minicpm3", **gguf_gpt.ARCHITECTURES, **gguf_hybrids.ARCHITECTURES}
-PERMUTED = {"minicpm", "llama", "mistral3", "internlm2", "granite", "smollm3", "arcee", "olmo", "granitehybrid"}
+                 "Qwen3VLMoeForConditionalGeneration": "qwen3vlmoe", "DeepseekV2ForCausalLM": "deepseek2", "DeepseekV3ForCausalLM": "deepseek2", "MiniCPM3ForCausalLM": "minicpm3", **gguf_gpt.ARCHITECTURES, **gguf_hybrids.ARCHITECTURES, **gguf_further.ARCHITECTURES}
+PERMUTED = {"xverse", "minicpm", "llama", "mistral3", "internlm2", "granite", "smollm3", "arcee", "olmo", "granitehybrid"}
 ONE_MORE = {"gemma", "gemma2", "gemma3", "nemotron", *gguf_hybrids.QWEN} # norms in the file are those of the checkpoint and 1
 
 
@@ -144,9 +145,8 @@ def taken(tensor, first):
                                               for r in range(rows) for c in range(first, columns, 2))
 
 
-def whole_experts(name, tensor, arch):
+def whole_experts(part, tensor, arch):
     """Of all of a layer's in one tensor, whose matrices are turned in checkpoints; gpt-oss has gate and up in turns."""
-    part = name[len("mlp.experts."):]
     if part == "down_proj":
         return {"ffn_down_exps.weight": turned(tensor)}
     if part == "down_proj_bias":
@@ -167,8 +167,17 @@ def put_layer(out, experts, name, tensor, config, arch):
         if own is not None:
             out.update({"blk.%s.%s" % (layer, n): t for n, t in own.items()})
             return
-    if whole.startswith("mlp.experts.") and arch in ("gpt-oss", "qwen3vlmoe"):
-        out.update({"blk.%s.%s" % (layer, n): t for n, t in whole_experts(whole, tensor, arch).items()})
+    if whole.startswith(("mlp.experts.", "feed_forward.experts.")) and arch in ("gpt-oss", "qwen3vlmoe", "llama4"):
+        out.update({"blk.%s.%s" % (layer, n): t for n, t in whole_experts(whole.split(".experts.")[1], tensor, arch).items()})
+        return
+    if arch in gguf_further.ALL:
+        own = gguf_further.layer_tensors(layer, stem, end, tensor, config, arch, to_floats, permuted)
+        if own is not None:
+            out.update({"blk.%s.%s" % (layer, n): t for n, t in own.items()})
+            return
+    if "_layernorm.norms." in stem:  # those of all heads in one tensor
+        kind, _, number = stem.split(".")[1:]
+        experts.setdefault("blk.%s.attn_%s_norm.weight" % (layer, kind[0]), {})[int(number)] = tensor
         return
     if arch == "gemma4" and whole in gguf_gemma4.LAYER:
         out["blk.%s.%s" % (layer, gguf_gemma4.LAYER[whole])] = tensor
@@ -203,17 +212,17 @@ def put_layer(out, experts, name, tensor, config, arch):
 
 def is_plain(name):
     """Never in fewer bits."""
-    return not name.endswith(".weight") or name == "position_embd.weight" or name.endswith(("ffn_gate_inp.weight", "conv1d.weight", "shortconv.conv.weight", "_norm.weight")) or "altup" in name or "laurel" in name
+    return not name.endswith(".weight") or name == "position_embd.weight" or name.endswith(("ffn_gate_inp.weight", "conv1d.weight", "conv1d_q.weight", "conv1d_k.weight", "conv1d_v.weight", "shortconv.conv.weight", "_norm.weight")) or "altup" in name or "laurel" in name
 
 
 def tensors_of(folder, config, arch, kind):
     out, experts = {}, {}
     for path in sorted(folder.glob("*.safetensors")):
         for name, tensor in read_safetensors(path).items():
-            for prefix in ("backbone.", "model.language_model.", "language_model.model."):
+            for prefix in ("backbone.", "model.language_model.", "language_model.model.", "model.language_model.model."):
                 name = "model." + name[len(prefix):] if name.startswith(prefix) else name
             name = name.removeprefix("language_model.")
-            if name.startswith("vision_tower."):
+            if "vision_tower." in name or name.startswith(("model.visual.", "visual.", "model.projector.", "mlp_AR.")):
                 continue
             if arch == "falcon-h1":
                 tensor = gguf_hybrids.multiplied(name, tensor, config, to_floats)
@@ -228,6 +237,7 @@ def tensors_of(folder, config, arch, kind):
     for name, parts in experts.items():
         stored, shape, _ = parts[0]
         out[name] = stored, [len(parts)] + shape, b"".join(parts[i][2] for i in range(len(parts)))
+    gguf_further.finish(out, arch)
     for name, tensor in out.items():
         if isinstance(tensor, dict): # is a value, not a tensor
             continue
@@ -253,13 +263,13 @@ def llama3_factors(config):
     factors = []
     for i in range(dim // 2):
         wave = 2 * math.pi * config["rope_theta"] ** (2 * i / dim)
-        smooth = (original / wave - low) / (high - low)
+        smooth = (original / wave - low) / (high - low) if high > low else 0  # of Llama 4's there is nothing between them
         factors.append(1.0 if wave < original / high else s["factor"] if wave > original / low else 1 / ((1 - smooth) / s["factor"] + smooth))
     return "F32", [dim // 2], floats(factors)
 
 
 def expert_values(config):
-    v = {"expert_count": config["n_routed_experts"], "expert_shared_count": config["n_shared_experts"],
+    v = {"expert_count": config["n_routed_experts"], "expert_shared_count": config.get("n_shared_experts", 0),
          "leading_dense_block_count": config.get("first_k_dense_replace", 0), "expert_weights_scale": config["routed_scaling_factor"],
          "expert_weights_norm": config["norm_topk_prob"], "expert_gating_func": 1 if config.get("topk_method", "noaux_tc") != "noaux_tc" else 2}
     if "n_group" in config:
@@ -287,10 +297,10 @@ def values_of(config, arch):
     width = config.get("head_dim") or config["hidden_size"] // heads
     rope = config.get("rope_parameters") or {}
     rope = rope.get("full_attention", rope) if arch in ("olmo2", "gemma3n") else rope
-    v = {"context_length": config["max_position_embeddings"], "embedding_length": config["hidden_size"],
+    v = {"context_length": config.get("max_position_embeddings", config.get("model_max_length")), "embedding_length": config["hidden_size"],
          "block_count": config.get("num_hidden_layers", 0), "feed_forward_length": config.get("intermediate_size", 0), "attention.head_count": heads,
          "attention.head_count_kv": kv, "rope.freq_base": float(rope.get("rope_theta", config.get("rope_theta", 10000))),
-         "rope.dimension_count": int(width * rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 0.25 if arch in gguf_hybrids.QWEN else 0.5 if arch == "phi2" else 1))),
+         "rope.dimension_count": int(width * rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 0.25 if arch in gguf_hybrids.QWEN else 0.5 if arch in ("phi2", "chatglm", "glm4moe") else 0.25 if arch == "stablelm" else 1))),
          "vocab_size": config["vocab_size"]}
     if "head_dim" in config:
         v.update({"attention.key_length": width, "attention.value_length": width})
@@ -338,6 +348,7 @@ def values_of(config, arch):
     if arch in gguf_hybrids.ALL:
         v.update(gguf_hybrids.values(config, arch))
     v.update(gguf_gpt.values(config, arch))
+    v.update(gguf_further.values(config, arch, expert_values))
     if arch == "gemma4":
         v.update(gguf_gemma4.values(config))
     if arch == "gemma3n":
@@ -391,7 +402,7 @@ def convert(folder, path, tokens=None, kind=None, arch=None, change=None):
     tensors = tensors_of(folder, config, arch, kind)
     if (config.get("rope_scaling") or {}).get("rope_type") == "llama3":
         tensors["rope_freqs.weight"] = llama3_factors(config)
-    if arch == "minicpm3" and config.get("rope_scaling"):
+    if arch in ("minicpm3", "phimoe") and config.get("rope_scaling"):
         for name in ("short", "long"):
             factors = config["rope_scaling"][name + "_factor"]
             tensors["rope_factors_%s.weight" % name] = "F32", [len(factors)], floats(factors)

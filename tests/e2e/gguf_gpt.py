@@ -8,7 +8,7 @@ LAYER = {"ln_1": "attn_norm", "attn.c_attn": "attn_qkv", "attn.c_proj": "attn_ou
          "mlp.c_proj": "ffn_down", "input_layernorm": "attn_norm", "ln_mlp": "attn_norm", "ln_attn": "attn_norm_2",
          "self_attention.query_key_value": "attn_qkv", "self_attention.dense": "attn_output", "mlp.dense_h_to_4h": "ffn_up",
          "mlp.dense_4h_to_h": "ffn_down", "attention.query_key_value": "attn_qkv", "attention.dense": "attn_output",
-         "post_attention_layernorm": "ffn_norm"}
+         "post_attention_layernorm": "ffn_norm", "mlp.w1": "ffn_up", "mlp.w2": "ffn_gate"}
 TURNED = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")  # of GPT-2
 FIELDS = {"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads", "n_positions": "max_position_embeddings",
           "n_inner": "intermediate_size", "ffn_hidden_size": "intermediate_size", "layer_norm_epsilon": "layer_norm_eps", "rotary_pct": "partial_rotary_factor",

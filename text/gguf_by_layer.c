@@ -1,0 +1,66 @@
+/* Owns what config.json says of models whose layers have heads of keys and MLPs of their own sizes, or lack one of both (DeciLM, Nemotron NAS), as a
+ * file in GGUF has it: as "block_configs". Runs once while a model is imported. */
+#include "text/gguf_config_priv.h"
+
+static void begin_block(struct gguf_config *c, const char *name)
+{
+	json_key(&c->w, name);
+	json_object_begin(&c->w);
+}
+
+/* A layer with heads but without any of keys has a matrix in place of attention. */
+static void write_attention(struct gguf_config *c, u32 layer)
+{
+	u32 heads = 0, kv = 0;
+
+	(void)gguf_config_layer_int(c, "attention.head_count", layer, &heads);
+	if (!gguf_config_layer_int(c, "attention.head_count_kv", layer, &kv))
+		kv = heads;
+	if (c->e == ERR_OK && kv > 0 && heads % kv)
+		gguf_config_fail(c, ERR_FORMAT, "%s has %u for layer %u; it must divide %s.attention.head_count, which is %u", c->key, kv, layer, c->arch, heads);
+	begin_block(c, "attention");
+	gguf_config_write_bool(c, "no_op", heads == 0);
+	gguf_config_write_bool(c, "replace_with_linear", heads > 0 && kv == 0);
+	if (c->e == ERR_OK && heads > 0 && kv > 0)
+		gguf_config_write_uint(c, "n_heads_in_group", heads / kv);
+	json_object_end(&c->w);
+}
+
+static void write_mlp(struct gguf_config *c, u32 layer)
+{
+	u32 width = 0;
+
+	(void)gguf_config_layer_int(c, "feed_forward_length", layer, &width);
+	begin_block(c, "ffn");
+	gguf_config_write_bool(c, "no_op", width == 0);
+	if (width > 0)
+		gguf_config_write_uint(c, "intermediate_size", width);
+	json_object_end(&c->w);
+}
+
+void gguf_config_write_by_layer(struct gguf_config *c)
+{
+	u32 value = 0;
+
+	if (!gguf_config_some_int(c, "attention.head_count", &c->heads))
+		gguf_config_fail(c, ERR_FORMAT, "%s is missing, or 0 for all layers; one must attend", c->key);
+	if (!gguf_config_int(c, "attention.key_length", &c->head_dim) && c->e == ERR_OK)
+		c->head_dim = c->hidden / c->heads;
+	value = c->head_dim;
+	if (gguf_config_int(c, "attention.value_length", &value) && value != c->head_dim)
+		gguf_config_fail(c, ERR_UNSUPPORTED, "%s is %u, but keys have %u dimensions; only heads with as many are supported", c->key, value,
+				 c->head_dim);
+	if (c->e == ERR_OK && c->head_dim == 0)
+		gguf_config_fail(c, ERR_FORMAT, "%s.attention.key_length is 0", c->arch);
+	gguf_config_write_uint(c, "num_attention_heads", c->heads);
+	gguf_config_write_uint(c, "head_dim", c->head_dim);
+	json_key(&c->w, "block_configs");
+	json_array_begin(&c->w);
+	for (u32 i = 0; c->e == ERR_OK && i < c->layers; i++) {
+		json_object_begin(&c->w);
+		write_attention(c, i);
+		write_mlp(c, i);
+		json_object_end(&c->w);
+	}
+	json_array_end(&c->w);
+}
