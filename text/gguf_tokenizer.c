@@ -216,7 +216,7 @@ static enum err write_merges(struct json_writer *w, const struct gguf *g, struct
 
 static enum err find_pretok(const struct gguf_pretok **out, const struct gguf *g, struct err_msg *em)
 {
-	char known[512];
+	char known[768];
 	struct gguf_text name = gguf_text_of(g, "tokenizer.ggml.pre");
 
 	*out = gguf_pretok_find(name);

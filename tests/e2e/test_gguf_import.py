@@ -304,6 +304,36 @@ def test_falcons_text_is_cut_as_by_its_tokenizer(tmp_path, cache):
     assert [json.loads(line)["ids"] for line in output.splitlines() if line.startswith("{")] == [v["ids"] for v in vectors]
 
 
+def letters_of_bytes():
+    """What stands for each byte in byte-level vocabularies."""
+    shown = [*range(0x21, 0x7f), *range(0xa1, 0xad), *range(0xae, 0x100)]
+    others = iter(range(0x100, 0x200))
+    return {b: chr(b if b in shown else next(others)) for b in range(256)}
+
+
+@pytest.mark.parametrize("pre,pieces", [
+    ("kimi-k2", ["ab", "\u4f60\u597d", "cd", " ", "123", "45"]), ("gpt-4o", ["ab\u4f60\u597dcd", " ", "123", "45"]),
+    ("afmoe", ["1", "234", "567", " ab"]), ("deepseek-v3", ["123", "456", "7", " ab"]), ("deepseek-llm", ["Ab", " ", "1", "2", ".", "5"]),
+    ("youtu", ["\ud55c\uad6d", "ab", "\uff0c", "1", "2"]), ("jais-2", ["a", "  ", " ", " b"]), ("llama-bpe", ["a", "      ", " b"]),
+    ("exaone-moe", ["ab cd ef", "1", "2"]), ("solar-open", ["ab", " cd", " ef", "1", "2"]), ("minicpm5", ["123", "4", " ab"])])
+def test_text_is_cut_as_the_name_says(pre, pieces, tmp_path, cache):
+    """Merges make the pieces, and would join each with the next one."""
+    letter = letters_of_bytes()
+    tokens, merges = list(letter.values()), []
+    written = ["".join(letter[b] for b in piece.encode()) for piece in pieces]
+    for text, first in [(w, 1) for w in written] + [(a + b, len(a)) for a, b in zip(written, written[1:])]:
+        for i in range(first, len(text) if first == 1 else first + 1):
+            whole = text[:i + 1] if first == 1 else text
+            if whole not in tokens:
+                merges.append("%s %s" % (text[:i], whole[i:]))
+                tokens.append(whole)
+    path = bare(tmp_path / "m.gguf", None, {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": pre, "tokenizer.ggml.add_bos_token": False, "tokenizer.ggml.tokens": tokens,
+                                          "tokenizer.ggml.token_type": [NORMAL] * len(tokens), "tokenizer.ggml.merges": merges})
+    status, output = run("tokenize", "--model", path, "".join(pieces))
+    assert status == 0, output
+    assert [int(line.split()[0]) for line in output.splitlines() if line.split()] == [tokens.index(w) for w in written], output
+
+
 def test_ends_of_turns_are_ends(tmp_path, cache):
     tokens = numbered_tokens(8)
     tokens["tokenizer.ggml.tokens"][4:8] = ["<|im_end|>", "<|eot_id|>", "<|end|>", "</s>"]
