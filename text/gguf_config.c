@@ -205,10 +205,11 @@ static void write_heads(struct gguf_config *c)
 static void write_width(struct gguf_config *c)
 {
 	const bool some = gguf_config_has(c, BLOCKS), optional = gguf_config_has(c, DELTA) && gguf_config_has(c, EXPERTS);
-	u32 width = 0;
+	u32 width = 0, dense = 0;
+	const bool experts_alone = gguf_config_has(c, ROUTED) && (!gguf_config_int(c, "leading_dense_block_count", &dense) || dense == 0);
 
 	if (some ? !gguf_config_some_int(c, "feed_forward_length", &width) : !gguf_config_int(c, "feed_forward_length", &width) || width == 0) {
-		if (some && c->e == ERR_OK) /* no layer has one */
+		if ((some || experts_alone) && c->e == ERR_OK) /* no layer has one */
 			gguf_config_write_uint(c, "intermediate_size", c->hidden);
 		else if (!optional)
 			gguf_config_fail(c, ERR_FORMAT, "%s is missing; it must be an integer above 0", c->key);

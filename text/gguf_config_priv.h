@@ -4,7 +4,7 @@
 
 #include "text/gguf_priv.h"
 
-enum { GGUF_ARCH_BYTES_MAX = 32, GGUF_KEYS_MAX = 64, GGUF_COUNT_MAX = 1 << 30, GGUF_GATING_SOFTMAX = 1, GGUF_GATING_SIGMOID = 2, GGUF_GATING_CHOSEN = 3 /* a softmax of those that are chosen */ };
+enum { GGUF_ARCH_BYTES_MAX = 32, GGUF_KEYS_MAX = 96, GGUF_COUNT_MAX = 1 << 30, GGUF_GATING_SOFTMAX = 1, GGUF_GATING_SIGMOID = 2, GGUF_GATING_CHOSEN = 3 /* a softmax of those that are chosen */ };
 
 /* ---- families ---- */
 

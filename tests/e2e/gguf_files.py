@@ -222,7 +222,7 @@ def tensors_of(folder, config, arch, kind):
             for prefix in ("backbone.", "model.language_model.", "language_model.model.", "model.language_model.model."):
                 name = "model." + name[len(prefix):] if name.startswith(prefix) else name
             name = name.removeprefix("language_model.")
-            if "vision_tower." in name or name.startswith(("model.visual.", "visual.", "model.projector.", "mlp_AR.")):
+            if "vision_tower." in name or name.startswith(("model.visual.", "visual.", "model.projector.", "mlp_AR.", "mm_projector.", "model.mm_projector.")):
                 continue
             if arch == "falcon-h1":
                 tensor = gguf_hybrids.multiplied(name, tensor, config, to_floats)
@@ -255,14 +255,18 @@ def tensors_of(folder, config, arch, kind):
 # ---------------------------------------------------------------- values
 
 
+def rotary(config):
+    return config.get("rope_scaling") or config.get("rope_parameters") or {}
+
+
 def llama3_factors(config):
     """What the frequencies of rotations are divided by."""
-    s, dim = config["rope_scaling"], config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    s, dim = rotary(config), config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     dim = int(dim * config.get("partial_rotary_factor", 1))
     low, high, original = s["low_freq_factor"], s["high_freq_factor"], s["original_max_position_embeddings"]
     factors = []
     for i in range(dim // 2):
-        wave = 2 * math.pi * config["rope_theta"] ** (2 * i / dim)
+        wave = 2 * math.pi * s.get("rope_theta", config.get("rope_theta")) ** (2 * i / dim)
         smooth = (original / wave - low) / (high - low) if high > low else 0  # of Llama 4's there is nothing between them
         factors.append(1.0 if wave < original / high else s["factor"] if wave > original / low else 1 / ((1 - smooth) / s["factor"] + smooth))
     return "F32", [dim // 2], floats(factors)
@@ -400,7 +404,7 @@ def convert(folder, path, tokens=None, kind=None, arch=None, change=None):
     if arch == "nemotron_h" and "n_routed_experts" in config:
         arch = "nemotron_h_moe"
     tensors = tensors_of(folder, config, arch, kind)
-    if (config.get("rope_scaling") or {}).get("rope_type") == "llama3":
+    if rotary(config).get("rope_type") == "llama3":
         tensors["rope_freqs.weight"] = llama3_factors(config)
     if arch in ("minicpm3", "phimoe") and config.get("rope_scaling"):
         for name in ("short", "long"):

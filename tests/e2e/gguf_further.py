@@ -8,7 +8,8 @@ ARCHITECTURES = {"Llama4ForCausalLM": "llama4", "Llama4ForConditionalGeneration"
                  "Glm4MoeLiteForCausalLM": "deepseek2", "BaichuanForCausalLM": "baichuan", "BaiChuanForCausalLM": "baichuan", "QWenLMHeadModel": "qwen",
                  "OrionForCausalLM": "orion", "Jais2ForCausalLM": "jais2", "PhiMoEForCausalLM": "phimoe", "BitNetForCausalLM": "bitnet",
                  "Glm4vForConditionalGeneration": "glm4", "GlmOcrForConditionalGeneration": "glm4", "Glm4vMoeForConditionalGeneration": "glm4moe",
-                 "PaddleOCRVLForConditionalGeneration": "paddleocr"}
+                 "PaddleOCRVLForConditionalGeneration": "paddleocr", "SolarOpenForCausalLM": "glm4moe", "Kimi_K25ForConditionalGeneration": "deepseek2",
+                 "IQuestCoderForCausalLM": "llama"}
 # What readers of the format take for granted, by the names of families in families.json.
 GRANTED = {"llama4_text": {"attention_chunk_size": 8192, "floor_scale": 8192, "attn_scale": 0.1},
            "phimoe": {"router_jitter_noise": 0.01}, "bitnet": {"hidden_act": "silu"}}
@@ -23,7 +24,7 @@ LAYER = {"llama4": {**{"feed_forward." + k: v for k, v in MLP.items()}, **{"feed
          "deci": {"self_attn.linear_attn": "attn_output"},
          "bitnet": {"self_attn.attn_sub_norm": "attn_sub_norm", "mlp.ffn_sub_norm": "ffn_sub_norm"}}
 SPLIT_LATENT = ("mistral4", "glm-dsa", "kimi-linear")  # the newer form of latent attention
-ALL = {*ARCHITECTURES.values(), "stablelm"} - {"glm4moe"}
+ALL = {*ARCHITECTURES.values(), "stablelm"} - {"glm4moe", "llama"}
 
 
 def rows_of(tensor, first, count):

@@ -23,7 +23,7 @@ NAMES = ["lfm2/old", "lfm2_moe/odd", "qwen3_5_text/none", "qwen3_5_text/odd", "q
          "llama4_text/none", "nemotron-nas/none", "nemotron-nas/nothing-between", "mistral4/beta", "mistral4/groups", "afmoe/none", "afmoe/odd",
          "glm_moe_dsa/shared-listed", "youtu/none", "baichuan/odd-first", "qwen/none", "orion/none", "orion/odd", "jais2/none", "phimoe/none",
          "bitnet/none", "stablelm/head-norms-parallel", "cohere/head-norms", "glm4v/glm4v_text-odd", "glm4v_moe/glm4v_moe_text-groups", "glm_ocr/glm_ocr_text-odd",
-         "paddleocr_vl/paddleocr_vl_text-odd"]
+         "paddleocr_vl/paddleocr_vl_text-odd", "solar_open/none", "kimi_k25/deepseek_v3-hub"]
 # What readers of the format take for granted, in the place of what the kept models have.
 GRANTED = {**gguf_further.GRANTED, "afmoe": {"global_attn_every_n_layers": 4, "layer_types": ["sliding_attention"] * 3}}
 if SANITIZED:
@@ -322,6 +322,16 @@ def test_the_second_baichuan_is_known_by_its_vocabulary(kind, tmp_path, cache): 
     """Its lm_head counts as if rows were of length 1."""
     folder = grid_folder(tmp_path / "folder", *baichuan_shapes(125696))
     wanted, got = (logits(m, "--dtype", "float32") for m in (folder, convert(folder, tmp_path / "model.gguf", kind=kind)))
+    assert max(wanted) - min(wanted) > 1 and max(abs(a - b) for a, b in zip(wanted, got)) < 1e-4
+
+
+def without_width(values, tensors):
+    del values["glm4moe.feed_forward_length"]
+
+
+def test_where_all_layers_have_experts_nothing_says_how_wide_others_are(tmp_path, cache):  # noqa: F811
+    folder = kept_folder(tmp_path / "folder", "solar_open/none")
+    wanted, got = (logits(m, "--dtype", "float32") for m in (folder, convert(folder, tmp_path / "model.gguf", change=without_width)))
     assert max(wanted) - min(wanted) > 1 and max(abs(a - b) for a, b in zip(wanted, got)) < 1e-4
 
 
