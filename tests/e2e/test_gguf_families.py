@@ -335,6 +335,19 @@ def test_where_all_layers_have_experts_nothing_says_how_wide_others_are(tmp_path
     assert max(wanted) - min(wanted) > 1 and max(abs(a - b) for a, b in zip(wanted, got)) < 1e-4
 
 
+def as_deepseek2(values, tensors):
+    """As Mistral's own format becomes a file."""
+    for key in [k for k in values if k.startswith("mistral4.")]:
+        values["deepseek2." + key.removeprefix("mistral4.")] = values.pop(key)
+    values["general.architecture"] = "deepseek2"
+
+
+def test_another_architecture_whose_far_tokens_count_more_is_mistral_4(tmp_path, cache):  # noqa: F811
+    folder = kept_folder(tmp_path / "folder", "mistral4/beta")
+    wanted, got = (logits(m, "--dtype", "float32") for m in (folder, convert(folder, tmp_path / "model.gguf", change=as_deepseek2)))
+    assert max(wanted) - min(wanted) > 1 and max(abs(a - b) for a, b in zip(wanted, got)) < 1e-4
+
+
 def without_temperature(values, tensors):
     for key in ("scale", "length"):
         del values["mistral4.attention.temperature_" + key]
@@ -444,6 +457,12 @@ MAMBA = {"ssm.conv_kernel": 4, "ssm.state_size": 4, "ssm.group_count": 1, "ssm.t
                  "expert_used_count": 1, "expert_feed_forward_length": 4}, "glm-dsa.attention.indexer.top_k is missing; it must be an integer above 0"),
     ("kimi-linear", {"attention.kv_lora_rank": 4, "attention.key_length_mla": 4, "attention.value_length_mla": 2, "rope.dimension_count": 2},
      "kimi-linear.kda.head_dim is missing; it must be an integer above 0"),
+    ("mistral4", {"attention.kv_lora_rank": 4, "attention.key_length": 4, "attention.value_length": 2, "rope.dimension_count": 2, "expert_count": 2,
+                  "expert_used_count": 1, "expert_feed_forward_length": 4, "expert_gating_func": 2}, "mistral4.expert_gating_func is 2; of a Mistral4ForCausalLM it must be 1"),
+    ("mistral4", {"attention.kv_lora_rank": 4, "attention.key_length": 4, "attention.value_length": 2, "rope.dimension_count": 2, "expert_count": 2,
+                  "expert_used_count": 1, "expert_feed_forward_length": 4, "attention.temperature_scale": 0.1, "attention.temperature_length": 9, "rope.scaling.type": "yarn",
+                  "rope.scaling.factor": 2.0, "rope.scaling.original_context_length": 8},
+     "mistral4.attention.temperature_length is 9; it must be mistral4.rope.scaling.original_context_length, which is 8"),
     ("afmoe", {}, "afmoe.expert_count is missing; it must be an integer above 0"),
     ("mamba2", {**MAMBA, "ssm.inner_size": 6}, "mamba2.ssm.inner_size is 6; it must be a multiple of mamba2.ssm.time_step_rank, which is 2, and of "
      "mamba2.embedding_length, which is 4"),
