@@ -71,6 +71,7 @@ static const struct gguf_family FAMILIES[] = {
 	{"deepseek2", "DeepseekV2ForCausalLM", NULL, LATENT | ROUTED | GREEDY},
 	{"minicpm3", "MiniCPM3ForCausalLM", NULL, LATENT, .values_known = true},
 	{"glm4moe", "Glm4MoeForCausalLM", NULL, PARTIAL | ATTENTION_BIAS | ROUTED | SECTIONS, .head_norms = "use_qk_norm"},
+	{"deepseek32", "DeepseekV32ForCausalLM", NULL, LATENT | ROUTED, .chosen = true},
 	{"glm-dsa", "GlmMoeDsaForCausalLM", NULL, LATENT | ROUTED, .chosen = true},
 	{"kimi-linear", "KimiLinearForCausalLM", NULL, LATENT | ROUTED, .own_experts = KIMI_EXPERTS, .delta_latent = true},
 	{"afmoe", "AfmoeForCausalLM", NULL, WINDOW | ROUTED, .own_experts = AFMOE_EXPERTS, .pattern = 4},

@@ -592,6 +592,7 @@ static const struct {
 	{"internlm2", {0}},
 	{"ernie4_5", {0}},
 	{"deepseek2", {GATE_UP_EXPERTS, LATENT, SHARED_EXPERTS}},
+	{"deepseek32", {INDEXER, GATE_UP_EXPERTS, LATENT, SHARED_EXPERTS}},
 	{"glm-dsa", {INDEXER, GATE_UP_EXPERTS, LATENT, SHARED_EXPERTS}},
 	{"kimi-linear", {KIMI_LINEAR, LATENT, MIXTRAL}},
 	{"afmoe", {AFMOE, SHARED_EXPERTS}},

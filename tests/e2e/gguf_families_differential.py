@@ -59,8 +59,8 @@ NOT_HELD.update({
     **dict.fromkeys(("baichuan/none", "baichuan/odd", "baichuan/save-sharded"), "lengths of rows, but for the vocabulary of the published models"),
     "baichuan/eps-missing": "a default",
     "kimi_linear/no-norm": "weights that are not normalized", "nemotron-nas/defaults": "a default", "bitnet/missing": "a default",
-    "kimi_linear/layer-types": "layers by a list", "glm_moe_dsa/listed": "layers by a list", "glm4_moe_lite/listed": "layers by a list",
-    **{f + "/" + v: "rotations of halves, and what scores and rotations count apart from each other" for f in ("deepseek_v2", "deepseek_v3", "glm_moe_dsa", "youtu", "glm4_moe_lite", "mistral4")
+    "kimi_linear/layer-types": "layers by a list", "glm_moe_dsa/listed": "layers by a list", "deepseek_v32/listed": "layers by a list", "glm4_moe_lite/listed": "layers by a list",
+    **{f + "/" + v: "rotations of halves, and what scores and rotations count apart from each other" for f in ("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "youtu", "glm4_moe_lite", "mistral4")
        for v in ("halves", "yarn", "yarn-all-dim")},
     "bitnet/llama3": "rotations by factors",
     **dict.fromkeys(("deci/none", "deci/alike", "deci/odd", "deci/save-sharded", "bitnet/dynamic", "cohere/dynamic", "deepseek_v2/dynamic", "deepseek_v3/dynamic"), "rotations that follow the length"),

@@ -4,7 +4,7 @@ import gguf_hybrids
 from lora_files import floats
 
 ARCHITECTURES = {"Llama4ForCausalLM": "llama4", "Llama4ForConditionalGeneration": "llama4", "DeciLMForCausalLM": "deci", "GlmForCausalLM": "chatglm", "Mistral4ForCausalLM": "mistral4",
-                 "AfmoeForCausalLM": "afmoe", "KimiLinearForCausalLM": "kimi-linear", "GlmMoeDsaForCausalLM": "glm-dsa", "YoutuForCausalLM": "deepseek2",
+                 "AfmoeForCausalLM": "afmoe", "KimiLinearForCausalLM": "kimi-linear", "GlmMoeDsaForCausalLM": "glm-dsa", "DeepseekV32ForCausalLM": "deepseek32", "YoutuForCausalLM": "deepseek2",
                  "Glm4MoeLiteForCausalLM": "deepseek2", "BaichuanForCausalLM": "baichuan", "BaiChuanForCausalLM": "baichuan", "QWenLMHeadModel": "qwen",
                  "OrionForCausalLM": "orion", "Jais2ForCausalLM": "jais2", "PhiMoEForCausalLM": "phimoe", "BitNetForCausalLM": "bitnet",
                  "Glm4vForConditionalGeneration": "glm4", "GlmOcrForConditionalGeneration": "glm4", "Glm4vMoeForConditionalGeneration": "glm4moe",
@@ -23,7 +23,7 @@ LAYER = {"llama4": {**{"feed_forward." + k: v for k, v in MLP.items()}, **{"feed
                          **{"block_sparse_moe." + k: v for k, v in MLP.items()}},
          "deci": {"self_attn.linear_attn": "attn_output"},
          "bitnet": {"self_attn.attn_sub_norm": "attn_sub_norm", "mlp.ffn_sub_norm": "ffn_sub_norm"}}
-SPLIT_LATENT = ("mistral4", "glm-dsa", "kimi-linear")  # the newer form of latent attention
+SPLIT_LATENT = ("mistral4", "glm-dsa", "deepseek32", "kimi-linear")  # the newer form of latent attention
 ALL = {*ARCHITECTURES.values(), "stablelm"} - {"glm4moe", "llama"}
 
 
@@ -162,7 +162,7 @@ def values(config, arch, experts):
     if arch == "mistral4":
         v.update({"expert_gating_func": 1, "rope.scaling.yarn_log_multiplier": 0.1 * rope.get("mscale_all_dim", 0),
                   "attention.temperature_scale": rope["llama_4_scaling_beta"], "attention.temperature_length": rope["original_max_position_embeddings"]})
-    if arch == "glm-dsa":
+    if arch in ("glm-dsa", "deepseek32"):
         v.update({"attention.indexer.head_count": config["index_n_heads"], "attention.indexer.key_length": config["index_head_dim"],
                   "attention.indexer.top_k": config["index_topk"]})
     if arch == "deepseek2" and "n_routed_experts" not in config:
