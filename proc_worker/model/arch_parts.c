@@ -12,6 +12,7 @@ static const struct {
 	bool thinker; /* the whole also speaks: what it says of the part and of embeddings is in "thinker_config" */
 } TEXT_PARTS[] = {
 	{"AyaVisionForConditionalGeneration", "cohere2", "Cohere2ForCausalLM", .headless = true},
+	{"Apertus1p5ForConditionalGeneration", "apertus1p5_text", "Apertus1p5TextForCausalLM"},
 	{"Cohere2VisionForConditionalGeneration", "cohere2", "Cohere2ForCausalLM", .headless = true},
 	{"Exaone4_5_ForConditionalGeneration", "exaone4", "Exaone4ForCausalLM"},
 	{"Exaone4_5_ForConditionalGeneration", "exaone4_5_text", "Exaone4ForCausalLM"},

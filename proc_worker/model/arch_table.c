@@ -6,6 +6,7 @@
 
 #include "proc_worker/model/arch_tensors_apart_priv.h"
 #include "proc_worker/model/arch_tensors_gpt_priv.h"
+#include "proc_worker/model/arch_tensors_newer_priv.h"
 #include "proc_worker/model/arch_tensors_priv.h"
 #include "proc_worker/model/arch_tensors_recurrent_priv.h"
 
@@ -229,6 +230,9 @@ static const struct arch ARCHS[] = {
 	 ARCH_ATTENTION_BIAS | ARCH_MLP_BIAS | ARCH_PARTIAL_ROTARY | ARCH_NORM_OFFSET,
 	 .layer_norm = "norm_eps", .ungated = true, .activation = KERN_RELU_SQUARED,
 	 .rope_theta = 10000, .rotary_share = 0.5f},
+	{"NanoChatForCausalLM", NANOCHAT, COUNT_OF(NANOCHAT), ARCH_ATTENTION_BIAS,
+	 .own = {"final_logit_softcapping"}, .plain_norms = true, .norm_behind = true, .plain_head_norms = true, .embed_norm = true, .backwards = true,
+	 .ungated = true, .activation = KERN_RELU_SQUARED, .rope_theta = 10000, .logits_soft_cap = 15, .norm_eps = 1e-6f},
 	{"Jais2ForCausalLM", NEMOTRON, COUNT_OF(NEMOTRON), ARCH_ATTENTION_BIAS | ARCH_MLP_BIAS,
 	 .layer_norm = "layer_norm_eps", .ungated = true, .activation = KERN_RELU_SQUARED, .norm_eps = 1e-5f,
 	 .rope_theta = 10000, .attention_bias = true, .mlp_bias = true},
@@ -236,6 +240,9 @@ static const struct arch ARCHS[] = {
 	 .own = {"rope_interleave"}, .ungated = true, .activation = KERN_RELU_SQUARED, .rope_theta = 10000},
 	{"ApertusForCausalLM", APERTUS, COUNT_OF(APERTUS), ARCH_ATTENTION_BIAS | ARCH_HEAD_NORMS,
 	 .own = {"qk_norm"}, .rope_stated = ROPE_LLAMA3_STATED("8.0"), .ungated = true, .xielu = true,
+	 .rope_theta = 12000000, .norm_eps = 1e-5f},
+	{"Apertus1p5TextForCausalLM", APERTUS1P5, COUNT_OF(APERTUS1P5), ARCH_ATTENTION_BIAS | ARCH_HEAD_NORMS,
+	 .own = {"qk_norm", "output_vocab_size"}, .rope_stated = ROPE_LLAMA3_STATED("8.0"), .ungated = true, .xielu = true,
 	 .rope_theta = 12000000, .norm_eps = 1e-5f},
 	{"CohereForCausalLM", COHERE, COUNT_OF(COHERE), ARCH_ATTENTION_BIAS | ARCH_TIED | ARCH_LOGIT_SCALE,
 	 .own = {"use_qk_norm"}, .head_layer_norms = true, .layer_norm = "layer_norm_eps", .parallel = true, .interleaved = true,

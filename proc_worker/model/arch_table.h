@@ -108,6 +108,7 @@ enum weight_slot {
 enum arch_dim {
 	DIM_NONE, /* a vector's second one */
 	DIM_VOCAB,
+	DIM_EMBED_VOCAB, /* rows of the embedding: DIM_VOCAB, or more */
 	DIM_CONTEXT,
 	DIM_CONTEXT_PADDED, /* with DIM_TWO positions in front of the first */
 	DIM_HIDDEN,
@@ -350,12 +351,15 @@ struct arch {
 	const char *layer_norm; /* norms are LayerNorm with this field's epsilon; NULL: RMSNorm with "rms_norm_eps" */
 	bool plain_norms;	/* without weights, and with `norm_eps` */
 	bool norm_behind;	/* norms over heads are behind the rotation */
-	bool plain_head_norms;	/* and have no weights, of layers that rotate alone, unless "use_qk_norm" is false */
+	bool plain_head_norms;	/* have no weights, and are there unless "use_qk_norm" is false; of `chunked` in layers that rotate alone */
+	bool embed_norm;	/* rows of the embedding are normed, without weights, when they are read */
+	bool plain_final_norm;	/* of ARCH_NORM_OFFSET: the last norm multiplies by its weights */
 	bool sub_norms;		/* what the last products of attention and MLP read has norms, over what all ranks have of it: sub_norm.h */
 	bool parallel;		/* attention and MLP read the same stream, and are added to it together */
 	bool positions;		/* SLOT_POSITIONS instead of rotary embeddings */
 	bool latent; /* heads share one latent and one rotated key ("kv_lora_rank", "qk_rope_head_dim"): latent.h */
 	bool interleaved;	/* rotary embeddings turn neighbours, not halves */
+	bool backwards;		/* they turn the other way */
 	bool quarters;		/* its tensors have GROUPS_FOUR */
 	const char *rope_stated; /* "rope_scaling" must be there, as here: without one others take numbers that no file has; NULL: it need not */
 	bool ungated;		/* the MLP has one matrix before its activation */
@@ -416,6 +420,7 @@ struct arch {
 	f32 logit_scale;
 	bool experts_norm; /* of ARCH_EXPERTS_SOME: "norm_topk_prob" */
 	bool router_sigmoid;
+	bool router_by_logits; /* experts are chosen by logits with their biases, not by scores */
 	/* Of ARCH_EXPERTS_OWN: */
 	bool router_greedy; /* weights are never normalized, and groups chosen by their best expert ("topk_method") */
 	u32 dense_layers;   /* "first_k_dense_replace" */

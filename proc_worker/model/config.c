@@ -103,9 +103,23 @@ static enum err read_intermediate(struct model_config *c, json_val v, struct err
 	return e;
 }
 
+/* Of some families the files have embeddings of more tokens than there are logits. */
+static enum err read_vocab(struct model_config *c, json_val v, struct err_msg *em)
+{
+	enum err e = size_or(v, "vocab_size", VOCAB_MAX, c->arch->vocab_size, &c->embed_vocab, em);
+
+	c->vocab_size = c->embed_vocab;
+	if (e || !arch_has_own(c->arch, "output_vocab_size"))
+		return e;
+	e = config_may_u32(v, "output_vocab_size", VOCAB_MAX, c->embed_vocab, &c->vocab_size, em);
+	if (!e && c->vocab_size > c->embed_vocab)
+		e = err_set(em, ERR_INVALID, "config.json: \"output_vocab_size\" is %u; it must be vocab_size, which is %u, at most", c->vocab_size, c->embed_vocab);
+	return e;
+}
+
 static enum err read_sizes(struct model_config *c, json_val v, struct err_msg *em)
 {
-	enum err e = size_or(v, "vocab_size", VOCAB_MAX, c->arch->vocab_size, &c->vocab_size, em);
+	enum err e = read_vocab(c, v, em);
 
 	if (!e)
 		e = config_need_u32(v, "hidden_size", CONFIG_DIM_MAX, &c->hidden, em);
@@ -292,7 +306,7 @@ static enum err read_eps(const struct model_config *c, json_val v, double *out, 
 	/* Of the type that it is held in 0 would be made of less, which makes no number of a row of zeros, and infinity of more. */
 	if (!e && (*out < (double)FLT_MIN || *out > 1))
 		e = err_set(em, ERR_INVALID, "config.json: \"%s\" must be a number from %g to 1, found %g", name, (double)FLT_MIN, *out);
-	if (!e && c->arch->plain_norms && (f32)*out != c->arch->norm_eps)
+	if (!e && c->arch->plain_norms && c->arch->layer_norm && (f32)*out != c->arch->norm_eps)
 		e = err_set(em, ERR_UNSUPPORTED, "config.json: \"%s\" is %g; of a %s it must be %g", name, *out, c->arch->name,
 			    (double)c->arch->norm_eps);
 	return e;
@@ -325,6 +339,7 @@ static enum err read_arithmetic(struct model_config *c, json_val v, struct err_m
 		e = config_may_bool(v, "use_qkv_bias", false, &c->attention_bias, em);
 	if (!e && arch_has_own(c->arch, "clip_qkv"))
 		e = read_clip(c, v, em);
+	c->head_norms = c->arch->plain_head_norms;
 	if (!e && arch_has_own(c->arch, "use_qk_norm"))
 		e = config_may_bool(v, "use_qk_norm", c->arch->plain_head_norms, &c->head_norms, em);
 	if (!e && arch_has_own(c->arch, "qk_layernorm"))
@@ -461,6 +476,8 @@ static enum err read_fields(struct model_config *c, json_val whole, json_val v, 
 		e = config_read_experts(c, v, em);
 	if (!e)
 		e = read_arithmetic(c, v, em);
+	if (!e && c->post_norm_eps == 0)
+		c->post_norm_eps = c->norm_eps;
 	if (!e && arch_has_own(c->arch, "new_decoder_architecture"))
 		e = config_read_falcon(c, v, em);
 	if (!e)

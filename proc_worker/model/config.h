@@ -24,6 +24,7 @@ enum { ROPE_HALF_MAX = 512 };
 
 struct rope_config {
 	enum rope_kind kind;
+	bool backwards; /* pairs turn the other way */
 	u32 dim; /* of a head's dimensions, how many are rotated: the first */
 	u32 head; /* of ROPE_PROPORTIONAL all of them, whose halves make the pairs; else 0 */
 	double theta;
@@ -107,6 +108,7 @@ struct altup_config {
 struct model_config {
 	const struct arch *arch;
 	struct quant_config quant;
+	u32 embed_vocab; /* rows of the embedding in the files, of which the first `vocab_size` are read */
 	u32 vocab_size, hidden, intermediate, layers, heads, kv_heads, head_dim;
 	/* Of families with arch.global_heads, of layers with LAYER_GLOBAL: */
 	u32 global_head_dim, global_kv_heads;
@@ -125,7 +127,8 @@ struct model_config {
 	u32 context_max; /* tokens that the model was made for, with what rope scaling adds */
 	const char *context_bound; /* the field that ends `context_max` before positions do: what is computed behind so many tokens is not supported; NULL: none */
 	f32 norm_eps;
-	f32 norm_offset; /* added to the weights of all norms */
+	f32 post_norm_eps; /* of norms behind blocks: the same, unless "post_norm_eps" says another one */
+	f32 norm_offset; /* added to the weights of all norms, but the last one's of arch.plain_final_norm */
 	f32 embed_scale;
 	struct rope_config rope, local_rope;
 	f32 attention_scale;	/* of scores */

@@ -380,6 +380,7 @@ static const struct {
 	{"attention_k_eq_v", 0, NAN},
 	{"hidden_size_per_layer_input", 0, 0},
 	{"vocab_size_per_layer_input", 0, NAN},
+	{"output_vocab_size", 0, NAN},
 	{"num_kv_shared_layers", 0, 0},
 	{"use_double_wide_mlp", 0, NAN},
 	{"altup_num_inputs", 0, 1},

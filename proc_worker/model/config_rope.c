@@ -470,7 +470,7 @@ static enum err read_rope(struct model_config *c, json_val v, json_val scaling, 
 {
 	bool inside = json_present(json_get(scaling, "rope_theta"));
 
-	c->rope = (struct rope_config){.kind = ROPE_PLAIN, .factor = 1, .attention_factor = 1};
+	c->rope = (struct rope_config){.kind = ROPE_PLAIN, .factor = 1, .attention_factor = 1, .backwards = c->arch->backwards};
 	if (json_present(scaling) && json_type(scaling) != JSON_OBJECT)
 		return err_set(em, ERR_FORMAT, "config.json: \"%s\" must be an object or null, found %s", name,
 			       json_type_name(scaling));

@@ -85,7 +85,7 @@ static void fill(struct rope_tables *t, const struct rope_config *r, u32 first, 
 		for (u32 i = 0; i < half; i++) {
 			double angle = (position + p) * frequency[i];
 			t->cos[row + i] = (float)(cos(angle) * factor);
-			t->sin[row + i] = (float)(sin(angle) * factor);
+			t->sin[row + i] = (float)(sin(r->backwards ? -angle : angle) * factor);
 		}
 		if (t->q_scales)
 			t->q_scales[first + p] = (float)(1 + r->query_beta * log1p((position + p + r->query_ahead) / r->query_floor));

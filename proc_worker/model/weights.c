@@ -21,7 +21,7 @@ static bool embed_stays(const struct weights_plan *p)
 {
 	const struct st_tensor *t = weights_embed_tensor(p);
 
-	return t->usable && (t->dtype == p->dtype || t->dtype == KERN_F16 || p->dtype == KERN_F32) &&
+	return t->usable && !p->config->arch->embed_norm && (t->dtype == p->dtype || t->dtype == KERN_F16 || p->dtype == KERN_F32) &&
 	       (uintptr_t)t->data % kern_dtype_bytes(t->dtype) == 0;
 }
 
@@ -173,10 +173,12 @@ static enum err load_embed(struct loader *l, struct model_weights *w, struct err
 		return ERR_OK;
 	}
 	void *memory = take(l, slot_bytes(p, SLOT_EMBED, 0));
-	if (!l->ready)
+	if (!l->ready && p->config->arch->embed_norm)
+		e = weights_read_table(&l->reader, SLOT_EMBED, memory, em);
+	else if (!l->ready)
 		kern_convert(memory, p->dtype, src, st->dtype, (size_t)rows * p->config->hidden);
 	w->embed = memory;
-	return ERR_OK;
+	return e;
 }
 
 static enum err load_positions(struct loader *l, struct model_weights *w, struct err_msg *em)

@@ -114,6 +114,8 @@ u32 weights_dim(const struct model_config *c, enum arch_dim d, u32 layer)
 		return 2;
 	case DIM_VOCAB:
 		return c->vocab_size;
+	case DIM_EMBED_VOCAB:
+		return c->embed_vocab;
 	case DIM_CONTEXT:
 		return c->context_max;
 	case DIM_CONTEXT_PADDED:

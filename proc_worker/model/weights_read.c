@@ -158,7 +158,25 @@ static void divide_rows(float *values, u32 rows, size_t columns)
 	}
 }
 
-/* Rows that are multiplied or divided before they are rounded, some at a time. */
+/* Of a family with arch.embed_norm: what its norm makes of a token is the same wherever it stands. */
+static bool has_normed_rows(const struct weights_plan *p, const struct arch_tensor *t)
+{
+	return p->config->arch->embed_norm && t->slot == SLOT_EMBED;
+}
+
+static void norm_rows(float *values, u32 rows, size_t columns, double eps)
+{
+	for (u32 r = 0; r < rows; r++, values += columns) {
+		double squares = 0;
+		for (size_t i = 0; i < columns; i++)
+			squares += (double)values[i] * (double)values[i];
+		const double factor = 1 / sqrt(squares / (double)columns + eps);
+		for (size_t i = 0; i < columns; i++)
+			values[i] = (float)((double)values[i] * factor);
+	}
+}
+
+/* Rows that are multiplied, divided or normed before they are rounded, some at a time. */
 static enum err read_scaled(struct weights_reader *r, const struct arch_tensor *t, const struct st_tensor *st, u32 layer, struct weights_range rows,
 			    struct kern_weight *w, u32 to, struct err_msg *em)
 {
@@ -178,6 +196,8 @@ static enum err read_scaled(struct weights_reader *r, const struct arch_tensor *
 			values[i] *= factor;
 		if (has_unit_rows(p, t))
 			divide_rows(values, n, columns);
+		if (has_normed_rows(p, t))
+			norm_rows(values, n, columns, (double)p->config->norm_eps);
 		finite = kern_weight_rows(w, to + at, n, values + weights_columns(p, t, layer).first, KERN_F32, columns, p->threads) && finite;
 	}
 	enum err e = finite ? ERR_OK : finite_check(st, w->dtype, p->threads, em);
@@ -213,7 +233,7 @@ static enum err read_plain(struct weights_reader *r, const struct arch_tensor *t
 			   struct weights_range rows, struct kern_weight *w, u32 to, struct err_msg *em)
 {
 	const struct weights_plan *p = r->plan;
-	if (part_factor(p, t) != 1 || has_unit_rows(p, t))
+	if (part_factor(p, t) != 1 || has_unit_rows(p, t) || has_normed_rows(p, t))
 		return read_scaled(r, t, st, layer, rows, w, to, em);
 	const char *src = t->transposed ? transposed_rows(r, t, st, layer, rows) : weights_part_rows(r, t, st, layer, rows);
 	const bool tiled = weights_column_tiles(p, t).width > 0;
@@ -330,6 +350,24 @@ enum err weights_read_embed(struct weights_reader *r, void *out, struct err_msg 
 	return quant_tensor_expand(out, p->dtype, &q, rows.first, rows.count, p->threads, em);
 }
 
+static enum err read_normed_rows(struct weights_reader *r, const struct st_tensor *st, struct weights_range rows, size_t columns, void *out, struct err_msg *em)
+{
+	const struct weights_plan *p = r->plan;
+	const size_t row_bytes = row_bytes_of(st);
+
+	if (!weights_stage(r, SCALED_ROWS * columns * sizeof(float)))
+		return err_set(em, ERR_NO_MEMORY, "out of memory for tensor %s", st->name);
+	float *values = r->staging;
+	for (u32 at = 0, n; at < rows.count; at += n) {
+		const char *from = (const char *)st->data + (rows.first + at) * row_bytes;
+		n = rows.count - at < SCALED_ROWS ? rows.count - at : SCALED_ROWS;
+		kern_convert(values, KERN_F32, from, st->dtype, n * columns);
+		norm_rows(values, n, columns, (double)p->config->norm_eps);
+		kern_convert((char *)out + at * columns * kern_dtype_bytes(p->dtype), p->dtype, values, KERN_F32, n * columns);
+	}
+	return ERR_OK;
+}
+
 enum err weights_read_table(struct weights_reader *r, enum weight_slot slot, void *out, struct err_msg *em)
 {
 	const struct weights_plan *p = r->plan;
@@ -345,6 +383,8 @@ enum err weights_read_table(struct weights_reader *r, enum weight_slot slot, voi
 			struct quant_tensor q = weights_quant_part(p, t, 0, 0);
 			return quant_tensor_expand(out, p->dtype, &q, rows.first, rows.count, p->threads, em);
 		}
+		if (has_normed_rows(p, t))
+			return read_normed_rows(r, st, rows, weights_dim(p->config, t->columns, 0), out, em);
 		const void *src = weights_part_rows(r, t, st, 0, rows);
 		if (!src)
 			return err_set(em, ERR_NO_MEMORY, "out of memory for tensor %s", st->name);
@@ -490,7 +530,8 @@ enum err weights_read_vector(struct weights_reader *r, enum weight_slot slot, u3
 {
 	const struct weights_plan *p = r->plan;
 	const struct arch *a = p->config->arch;
-	float offset = WEIGHTS_SLOTS[slot].kind == SLOT_IS_NORM ? p->config->norm_offset : 0;
+	const bool plainly = slot == SLOT_FINAL_NORM && a->plain_final_norm;
+	float offset = WEIGHTS_SLOTS[slot].kind == SLOT_IS_NORM && !plainly ? p->config->norm_offset : 0;
 	u32 done = 0;
 
 	for (const u32 plain = weights_plain_width(p, slot, layer); done < plain; done++)

@@ -353,7 +353,7 @@ u32 weights_plain_width(const struct weights_plan *p, enum weight_slot slot, u32
 		return c->arch->plain_select_norms ? c->recurrent.key_dim : 0;
 	if (slot != SLOT_Q_NORM && slot != SLOT_K_NORM)
 		return 0;
-	return c->arch->plain_head_norms && c->head_norms && !(c->layer_flags[layer] & LAYER_NO_ROPE) ? c->head_dim : 0;
+	return c->arch->plain_head_norms && c->head_norms && !(c->arch->chunked && c->layer_flags[layer] & LAYER_NO_ROPE) ? c->head_dim : 0;
 }
 
 void weights_slot_shape(const struct weights_plan *p, enum weight_slot slot, u32 layer, u32 *rows,

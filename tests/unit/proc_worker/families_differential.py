@@ -35,6 +35,7 @@ import families_gpt  # noqa: E402
 import families_known  # noqa: E402
 import families_latent  # noqa: E402
 import families_llama4  # noqa: E402
+import families_newer  # noqa: E402
 import families_recurrent  # noqa: E402
 import families_remote  # noqa: E402
 import families_renamed  # noqa: E402
@@ -255,6 +256,11 @@ def reference(model, ids, count, gaps=None):
     return logits, tokens, gap
 
 
+def prompts_of(config):
+    part = families_vision.of(config)
+    return prompts(part.get("output_vocab_size") or part["vocab_size"])
+
+
 def prompts(vocab):
     state = np.random.RandomState(7)
     return [[3 + int(i) for i in state.randint(0, vocab - 3, n)] for n in (1, 21, 60)]
@@ -298,8 +304,8 @@ def check_greedy(options, folder, ids, wanted, ranks, budget):
 
 
 def differences(options, model, config, ranks_most, folder):
-    greedy = prompts(families_vision.of(config)["vocab_size"])[1:]
-    for ids in prompts(families_vision.of(config)["vocab_size"]):
+    greedy = prompts_of(config)[1:]
+    for ids in prompts_of(config):
         logits, tokens, gap = reference(model, ids, GREEDY if ids in greedy else 0)
         for ranks, budget in ((r, b) for r in (1, ranks_most) for b in BUDGETS):
             where = "%d ids, -tp %d, chunks of %d: " % (len(ids), ranks, budget)
@@ -359,7 +365,8 @@ known/gemma-3-1b-it known/qwen3-coder-30b-a3b
 aya_vision/cohere2-head-kept cohere2_vision/cohere2-hub glm4v/glm4v_text-odd glm4v_moe/glm4v_moe_text-groups idefics3/llama-older internvl/qwen3_moe-raw lfm2_vl/lfm2-old
 llava/llama-few llava_next/mistral-hub llava_onevision/qwen2-tied-part ovis2/qwen2-raw perception_lm/llama-tied-part
 exaone4_5/exaone4-hub glm46v/glm4v_moe_text-odd granite4_vision/granite4_vision_text-raw hyperclovax_vision_v2/hyperclovax-hub kimi_k25/deepseek_v3-hub lfm3_vl/lfm3-hub minicpmv4_6/qwen3_5_text-odd qianfan_ocr/qwen3-hub
-glm_ocr/glm_ocr_text-odd granite_docling/granite_docling_text-hub paddleocr_vl/paddleocr_vl_text-odd qwen2_5_omni_thinker/qwen2_5_omni_text-talks qwen3_omni_moe_thinker/qwen3_omni_moe_text-talks""".split()
+glm_ocr/glm_ocr_text-odd granite_docling/granite_docling_text-hub paddleocr_vl/paddleocr_vl_text-odd qwen2_5_omni_thinker/qwen2_5_omni_text-talks qwen3_omni_moe_thinker/qwen3_omni_moe_text-talks
+nanochat/none nanochat/odd apertus1p5_text/none apertus1p5_text/odd apertus1p5_text/save-whole""".split()
 
 
 def kept_tensors(model, config, folder):
@@ -389,7 +396,7 @@ def kept_tensors(model, config, folder):
 
 def keep(name, config, save, folder):
     model = build(config, save, folder)
-    ids = prompts(families_vision.of(config)["vocab_size"])[2][:45]
+    ids = prompts_of(config)[2][:45]
     logits, tokens, gap = reference(model, ids, 24)
     for count in range(45, 20, -1):  # a prompt whose answer is no coin's toss
         if gap > TIE:
@@ -420,7 +427,7 @@ def keep_device(path):
             folder = pathlib.Path(scratch) / "model"
             model = build(config, {"dtype": "bfloat16", **save}, folder)
             kept = {"config": written(config, save), "tensors": kept_tensors(model, config, folder), "prompts": []}
-        for ids in (prompts(families_vision.of(config)["vocab_size"])[1], prompts(families_vision.of(config)["vocab_size"])[2][:45]):
+        for ids in (prompts_of(config)[1], prompts_of(config)[2][:45]):
             margins = []
             logits, tokens, _ = reference(model, ids, 16, margins)
             kept["prompts"].append({"ids": ids, "output_ids": tokens, "margins": margins,
@@ -436,6 +443,7 @@ def all_cases():
     yield from families_gemma4.cases()
     yield from families_gpt.cases()
     yield from families_llama4.cases()
+    yield from families_newer.cases()
     yield from families_recurrent.cases()
     yield from families_remote.cases()
     yield from families_renamed.cases()

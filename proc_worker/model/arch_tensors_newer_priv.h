@@ -1,0 +1,22 @@
+/* Which tensors checkpoints of the families have that transformers came to know last. Only arch_table.c includes it. */
+#ifndef TERCET_PROC_WORKER_MODEL_ARCH_TENSORS_NEWER_PRIV_H
+#define TERCET_PROC_WORKER_MODEL_ARCH_TENSORS_NEWER_PRIV_H
+
+#include "proc_worker/model/arch_tensors_priv.h"
+
+/* clang-format off */
+/* Files have more embeddings than outputs. */
+static const struct arch_tensor APERTUS1P5[] = {
+	{SLOT_EMBED, "model.embed_tokens.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS, .whole = DIM_EMBED_VOCAB},
+	{SLOT_LM_HEAD, "lm_head.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS}, FINAL_NORM(SLOT_FINAL_NORM, "norm.weight"),
+	NORM(SLOT_ATTN_NORM, "attention_layernorm.weight"), NORM(SLOT_MLP_NORM, "feedforward_layernorm.weight"),
+	ATTENTION_MATRICES, ATTENTION_BIASES, HEAD_NORMS, UNGATED("up_proj", "down_proj"),
+	XIELU("alpha_p"), XIELU("alpha_n"), XIELU("beta"), XIELU("eps"),
+};
+
+static const struct arch_tensor NANOCHAT[] = {
+	EMBEDDINGS_BUT_NORM, ATTENTION_MATRICES, ATTENTION_BIASES, UNGATED("fc1", "fc2"),
+};
+/* clang-format on */
+
+#endif

@@ -1,0 +1,57 @@
+/* What config.json says in the families that transformers came to know last, and what is refused in it. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <string.h>
+
+#include "proc_worker/model/rope.h"
+#include "tests/unit/proc_worker/config_said.h"
+
+#define SIZES                                                                                             \
+	"\"vocab_size\": 64, \"hidden_size\": 48, \"intermediate_size\": 80, \"num_hidden_layers\": 5, " \
+	"\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"max_position_embeddings\": 128"
+
+static struct model_config c;
+
+#define good(family, more)		   said_good(&c, family, SIZES, more)
+#define refused(family, more, error, text) said_refused(family, SIZES, more, error, text)
+
+#define NANOCHAT "NanoChatForCausalLM"
+
+Test(config_newer, nanochat_norms_without_weights_and_turns_backwards)
+{
+	struct rope_tables forth, back;
+	struct rope_config turned;
+	struct err_msg em;
+
+	good(NANOCHAT, "");
+	cr_assert(c.head_norms && c.logits_soft_cap == 15 && c.norm_eps == 1e-6f && c.activation == KERN_RELU_SQUARED && c.rope.backwards && c.embed_scale == 1);
+	cr_assert(c.arch->plain_norms && c.arch->plain_head_norms && c.arch->norm_behind && c.arch->embed_norm && !c.tied_embeddings);
+	turned = c.rope;
+	turned.backwards = false;
+	cr_assert_eq(rope_tables_init(&back, &c.rope, NULL, 9, 8, &em), ERR_OK);
+	cr_assert_eq(rope_tables_init(&forth, &turned, NULL, 9, 8, &em), ERR_OK);
+	for (u32 i = 0; i < 9 * c.rope.dim / 2; i++)
+		cr_assert(back.cos[i] == forth.cos[i] && back.sin[i] == -forth.sin[i]);
+	rope_tables_fini(&forth);
+	rope_tables_fini(&back);
+	good(NANOCHAT, "\"rms_norm_eps\": 1e-3, \"final_logit_softcapping\": null");
+	cr_assert(c.norm_eps == 1e-3f && c.logits_soft_cap == 0);
+	refused(NANOCHAT, "\"tie_word_embeddings\": true", ERR_UNSUPPORTED, "\"tie_word_embeddings\" must be false for " NANOCHAT);
+	refused(NANOCHAT, "\"attn_logit_softcapping\": 50", ERR_UNSUPPORTED, "\"attn_logit_softcapping\" is set, which is not supported for " NANOCHAT);
+}
+
+#define APERTUS "Apertus1p5TextForCausalLM"
+#define APERTUS_ROPE \
+	"\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8.0, \"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, \"original_max_position_embeddings\": 32}"
+
+Test(config_newer, apertus_1_5_may_have_fewer_outputs_than_embeddings)
+{
+	good(APERTUS, APERTUS_ROPE ", \"output_vocab_size\": 50");
+	cr_assert(c.vocab_size == 50 && c.embed_vocab == 64);
+	good(APERTUS, APERTUS_ROPE ", \"output_vocab_size\": null, \"tie_word_embeddings\": true");
+	cr_assert(c.vocab_size == 64 && c.embed_vocab == 64 && c.tied_embeddings);
+	refused(APERTUS, APERTUS_ROPE ", \"output_vocab_size\": 65", ERR_INVALID, "\"output_vocab_size\" is 65; it must be vocab_size, which is 64, at most");
+	refused(APERTUS, APERTUS_ROPE ", \"output_vocab_size\": 50, \"tie_word_embeddings\": true", ERR_UNSUPPORTED, "\"tie_word_embeddings\" must be false for " APERTUS);
+	refused(APERTUS, APERTUS_ROPE ", \"output_vocab_size\": 50, \"eos_token_id\": 50", ERR_INVALID, "\"eos_token_id\" 50 is not below");
+	refused("ApertusForCausalLM", APERTUS_ROPE ", \"output_vocab_size\": 50", ERR_UNSUPPORTED, "\"output_vocab_size\" is set");
+}
