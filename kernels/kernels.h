@@ -315,7 +315,7 @@ struct kern_soft_cap_args {
 
 /* Routing of a mixture of experts (Shazeer et al. 2017; Jiang et al. 2024). An expert's score is its share of
  * softmax(logits[t]), or with `sigmoid` 1 / (1 + e^-logit). A token's experts are the `top` of the largest score + bias, a
- * float, ties to the lowest; of several `groups`, as many experts each, only those in the `groups_top` whose two largest sum
+ * float, ties to the lowest, with `by_logits` (CPUs alone) of the largest logit + bias; of several `groups`, as many experts each, only those in the `groups_top` whose two largest sum
  * to most (DeepSeek-AI 2024), with `groups_best` whose largest is largest (V2; CPUs alone). Their weights are their scores, where `normalize` divided by max(their sum + sum_plus,
  * sum_least), times `scale` and, on CPUs, expert_scales[e]; with `mixer` (SparseMixer, Liu et al. 2023, which has none of the others) each one's share of
  * softmax(x) over those experts not chosen before it whose logits are near m, its own: m - x <= mixer * max(|x|, m). The T * top
@@ -332,7 +332,7 @@ struct kern_moe_route_args {
 	u32 tokens, experts, top;
 	u32 groups, groups_top;		  /* 0: one group; else at most KERN_EXPERT_GROUPS_MAX, of two experts or more */
 	float sum_plus, sum_least, scale, mixer; /* not negative; scale 0: 1 */
-	bool sigmoid, normalize, groups_best;
+	bool sigmoid, normalize, groups_best, by_logits;
 };
 
 struct kern_ops;

@@ -24,6 +24,8 @@ static float key(const struct scores *s, u32 e)
 {
 	if (!s->a->bias && s->a->groups <= 1)
 		return s->logits[e];
+	if (s->a->by_logits)
+		return (float)((double)s->logits[e] + (s->a->bias ? (double)s->a->bias[e] : 0));
 	return (float)(score(s, e) / s->unit + (s->a->bias ? (double)s->a->bias[e] : 0));
 }
 

@@ -75,6 +75,7 @@ static enum err norm_delta(struct gpu *g, const float *weight, u32 tokens, struc
 {
 	struct kern_rmsnorm_args a = norm_args(g, g->arena.delta, weight, tokens);
 
+	a.eps = g->config.model->post_norm_eps;
 	a.x_bf16 = g->arena.delta;
 	a.x_dtype = KERN_BF16;
 	return gpu_op(g->ops.rmsnorm(&g->ctx, &a), "rmsnorm", em);

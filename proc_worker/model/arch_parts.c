@@ -57,6 +57,7 @@ static const struct {
 	{"Mistral3ForConditionalGeneration", "ministral3", "Ministral3ForCausalLM"},
 	{"Mistral3ForConditionalGeneration", "mistral4", "Mistral4ForCausalLM"},
 	{"MllamaForConditionalGeneration", "mllama_text_model", "MllamaTextModel"},
+	{"MuseGlimmerForConditionalGeneration", "muse_glimmer_text", "MuseGlimmerTextModel"},
 	{"Ovis2ForConditionalGeneration", "qwen2", "Qwen2ForCausalLM", .headless = true},
 	{"PaddleOCRVLForConditionalGeneration", "paddleocr_vl_text", "PaddleOCRTextModel", .either = true, .headless = true},
 	{"PerceptionLMForConditionalGeneration", "llama", "LlamaForCausalLM"},

@@ -410,7 +410,8 @@ struct arch {
 	u32 kv_heads; /* 0: num_attention_heads */
 	u32 window;   /* of `chunked` of how many tokens a chunk is; 0: none */
 	u32 windows_from; /* of ARCH_WINDOW_UPPER: "max_window_layers", and nothing switches them on; 0: "use_sliding_window" does */
-	u32 window_pattern; /* of ARCH_WINDOW_ALL: without "layer_types" every so many layers have none, the first of them */
+	u32 window_pattern; /* of ARCH_WINDOW_ALL: without "layer_types" every so many layers have none, the first of them, or with `from_last` the last */
+	bool from_last;	    /* and these do not rotate, unless "layer_rope_theta" says which do, all by "rope_theta" */
 	u32 rope_theta;
 	u32 local_theta; /* of ARCH_LOCAL_ROPE; 0: "rope_theta" is theirs, too */
 	u32 attention_soft_cap, logits_soft_cap; /* 0: none */
@@ -420,6 +421,7 @@ struct arch {
 	f32 logit_scale;
 	bool experts_norm; /* of ARCH_EXPERTS_SOME: "norm_topk_prob" */
 	bool router_sigmoid;
+	bool scores_alone;     /* "norm_topk_prob" is false where it is missing */
 	bool router_by_logits; /* experts are chosen by logits with their biases, not by scores */
 	/* Of ARCH_EXPERTS_OWN: */
 	bool router_greedy; /* weights are never normalized, and groups chosen by their best expert ("topk_method") */

@@ -17,6 +17,18 @@ static const struct arch_tensor APERTUS1P5[] = {
 static const struct arch_tensor NANOCHAT[] = {
 	EMBEDDINGS_BUT_NORM, ATTENTION_MATRICES, ATTENTION_BIASES, UNGATED("fc1", "fc2"),
 };
+static const struct arch_tensor KOLIBRI1[] = {
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, HEAD_NORMS, EXPERTS_AND_SHARED, MLP_CHOICE_BIAS,
+	NORM(SLOT_ATTN_POST_NORM, "post_self_attn_layernorm.weight"), NORM(SLOT_MLP_POST_NORM, "post_mlp_layernorm.weight"),
+};
+
+/* Gates of heads are behind v, as wide as q. */
+static const struct arch_tensor MUSE_GLIMMER[] = {
+	EMBEDDINGS, ATTENTION_MATRICES,
+	{SLOT_QKV, ATTENTION "gate_proj.weight", DIM_HEADS, DIM_HIDDEN, SPLIT_ROWS}, MLP,
+	NORM(SLOT_ATTN_NORM, "input_layernorm.weight"), NORM(SLOT_ATTN_POST_NORM, "post_attention_layernorm.weight"),
+	NORM(SLOT_MLP_NORM, "pre_feedforward_layernorm.weight"), NORM(SLOT_MLP_POST_NORM, "post_feedforward_layernorm.weight"),
+};
 /* clang-format on */
 
 #endif

@@ -297,6 +297,25 @@ static enum err read_depth_scales(struct model_config *c, json_val v, double eps
 	return e;
 }
 
+/* Muse Glimmer's: queries count for more, logits for less, and norms behind blocks have an epsilon of their own. */
+static enum err read_query_scale(struct model_config *c, json_val v, struct err_msg *em)
+{
+	f32 queries;
+	double eps = 0;
+
+	enum err e = config_may_float(v, "qk_scale_factor", 3.87, &queries, em);
+	if (!e)
+		e = config_check_float("qk_scale_factor", (double)(c->attention_scale *= queries), em);
+	if (!e)
+		e = config_may_float(v, "output_multiplier", 0.19611613513818404, &c->logits_scale, em);
+	if (!e)
+		e = config_may_positive(v, "post_norm_eps", 1e-8, &eps, em);
+	if (!e && (eps < (double)FLT_MIN || eps > 1))
+		e = err_set(em, ERR_INVALID, "config.json: \"post_norm_eps\" must be a number from %g to 1, found %g", (double)FLT_MIN, eps);
+	c->post_norm_eps = (f32)eps;
+	return e;
+}
+
 static enum err read_eps(const struct model_config *c, json_val v, double *out, struct err_msg *em)
 {
 	const char *name = c->arch->layer_norm ? c->arch->layer_norm : "rms_norm_eps";
@@ -388,6 +407,8 @@ static enum err read_arithmetic(struct model_config *c, json_val v, struct err_m
 		e = config_may_float(v, "logit_scale", (double)c->arch->logit_scale, &c->logits_scale, em);
 	if (!e && has(c, ARCH_MULTIPLIERS))
 		e = read_multipliers(c, v, eps, em);
+	if (!e && arch_has_own(c->arch, "qk_scale_factor"))
+		e = read_query_scale(c, v, em);
 	return !e && arch_has_own(c->arch, "scale_depth") ? read_depth_scales(c, v, eps, em) : e;
 }
 

@@ -152,7 +152,7 @@ static enum err read_router(struct model_config *c, json_val v, struct err_msg *
 	if (a->router_greedy)
 		e = read_greedy(c, v, em);
 	else if (arch_has_own(a, "norm_topk_prob"))
-		e = config_may_bool(v, "norm_topk_prob", true, &c->normalize_experts, em);
+		e = config_may_bool(v, "norm_topk_prob", !a->scores_alone, &c->normalize_experts, em);
 	if (!e && !a->router_greedy)
 		e = check_word(a, v, "topk_method", "noaux_tc", em);
 	if (!e)

@@ -33,6 +33,8 @@ static bool rule_says_window(const struct model_config *c, u32 layer, const stru
 		return c->layer_flags[layer] & LAYER_NO_ROPE;
 	if (c->arch->chunked)
 		return !(c->layer_flags[layer] & LAYER_NO_ROPE);
+	if (c->arch->from_last)
+		return (c->layers - 1 - layer) % c->arch->window_pattern != 0;
 	if (has(c, ARCH_WINDOW_ALL))
 		return c->arch->window_pattern == 0 || layer % c->arch->window_pattern != 0;
 	return layer >= r->upper_first;
@@ -187,6 +189,14 @@ static enum err read_positions(struct model_config *c, json_val v, struct err_ms
 	return ERR_OK;
 }
 
+/* The last layer and every so many before it. */
+static void mark_unrotated(struct model_config *c)
+{
+	for (u32 i = 0; i < c->layers; i++)
+		if ((c->layers - 1 - i) % c->arch->window_pattern == 0)
+			c->layer_flags[i] |= LAYER_NO_ROPE;
+}
+
 /* A base for each layer, 0 where nothing rotates; those that do have one. */
 static enum err read_rope_thetas(struct model_config *c, json_val list, struct err_msg *em)
 {
@@ -208,6 +218,9 @@ static enum err read_rope_thetas(struct model_config *c, json_val list, struct e
 			return e;
 		if (theta == 1 && c->rope.kind == ROPE_YARN)
 			return err_set(em, ERR_INVALID, "config.json: \"layer_rope_theta\"[%u] is 1 with rope_scaling of type 'yarn'", i);
+		if (c->arch->from_last && theta != c->rope.theta)
+			return err_set(em, ERR_UNSUPPORTED, "config.json: \"layer_rope_theta\"[%u] is %g; of a %s it must be 0 or \"rope_theta\", which is %g", i, theta,
+				       c->arch->name, c->rope.theta);
 		if (first > 0 && theta != first)
 			return err_set(em, ERR_UNSUPPORTED, "config.json: \"layer_rope_theta\"[%u] is %g; layers that rotate by several bases, here %g, are not supported", i,
 				       theta, first);
@@ -245,6 +258,8 @@ enum err config_read_windows(struct model_config *c, json_val v, struct err_msg 
 		e = check_attention_types(c, json_get(v, "attn_type_list"), em);
 	if (!e && arch_has_own(c->arch, "layer_rope_theta") && json_present(json_get(v, "layer_rope_theta")))
 		e = read_rope_thetas(c, json_get(v, "layer_rope_theta"), em);
+	else if (!e && c->arch->from_last)
+		mark_unrotated(c);
 	if (!e)
 		e = read_window_size(c, v, em);
 	if (!e && has(c, ARCH_WINDOW_UPPER)) /* of others it says nothing */

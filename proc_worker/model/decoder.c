@@ -436,7 +436,11 @@ static enum err activate(struct decoder *d, u32 index, u32 tokens, struct err_ms
 /* What a block adds to the residual stream goes through a norm of its own in some families. */
 static enum err post_norm(struct decoder *d, const float *weight, u32 tokens, struct err_msg *em)
 {
-	return weight ? decoder_norm(d, d->delta, d->delta, NULL, weight, NULL, tokens, em) : ERR_OK;
+	const struct decoder_config *c = &d->config;
+	const struct kern_rmsnorm_args a = {
+		.out = d->delta, .x = d->delta, .weight = weight, .eps = c->model->post_norm_eps, .tokens = tokens, .hidden = c->model->hidden};
+
+	return weight ? decoder_failed(c->ops->rmsnorm(c->ctx, &a), "rmsnorm", em) : ERR_OK;
 }
 
 /* Queries, keys and values. */

@@ -96,6 +96,7 @@ void moe_route_args_init(struct kern_moe_route_args *a, const struct model_confi
 					  .scale = r->scale,
 					  .mixer = r->mixer,
 					  .sigmoid = r->sigmoid,
+					  .by_logits = model->arch->router_by_logits,
 					  .normalize = model->normalize_experts};
 }
 

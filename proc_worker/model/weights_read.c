@@ -530,7 +530,7 @@ enum err weights_read_vector(struct weights_reader *r, enum weight_slot slot, u3
 {
 	const struct weights_plan *p = r->plan;
 	const struct arch *a = p->config->arch;
-	const bool plainly = slot == SLOT_FINAL_NORM && a->plain_final_norm;
+	const bool plainly = weights_plain_width(p, slot, layer) > 0 || (slot == SLOT_FINAL_NORM && a->plain_final_norm);
 	float offset = WEIGHTS_SLOTS[slot].kind == SLOT_IS_NORM && !plainly ? p->config->norm_offset : 0;
 	u32 done = 0;
 

@@ -94,6 +94,12 @@ static float route_key(const struct kern_moe_route_args *a, const double *scores
 	return (float)(scores[e] + (a->bias ? (double)a->bias[e] : 0));
 }
 
+/* The same where logits are what experts are chosen by. */
+static float route_chooser(const struct kern_moe_route_args *a, const float *x, const double *scores, u32 e)
+{
+	return a->by_logits ? (float)((double)x[e] + (a->bias ? (double)a->bias[e] : 0)) : route_key(a, scores, e);
+}
+
 /* The largest of all pairs of a group, or of all of it. */
 static float route_group(const struct kern_moe_route_args *a, const double *scores, u32 group)
 {
@@ -123,7 +129,7 @@ static void route_keys(const struct kern_moe_route_args *a, const float *x, cons
 {
 	float groups[KERN_EXPERT_GROUPS_MAX];
 	for (u32 e = 0; e < a->experts; e++)
-		keys[e] = a->bias || a->groups > 1 ? route_key(a, scores, e) : x[e];
+		keys[e] = a->bias || a->groups > 1 ? route_chooser(a, x, scores, e) : x[e];
 	for (u32 g = 0; g < a->groups && a->groups > 1; g++)
 		groups[g] = route_group(a, scores, g);
 	for (u32 e = 0; e < a->experts && a->groups > 1; e++)
@@ -240,7 +246,7 @@ static void route_mixed_case(struct check *c, u32 target, u32 tokens, u32 expert
 }
 
 /* Scores, biases, groups and bounds of sums of a model's own. */
-enum { ROUTE_BIASED = 1, ROUTE_SIGMOID = 2, ROUTE_TIES = 4, ROUTE_BOUNDED = 8, ROUTE_BEST = 16, ROUTE_WAYS = 32 };
+enum { ROUTE_BIASED = 1, ROUTE_SIGMOID = 2, ROUTE_TIES = 4, ROUTE_BOUNDED = 8, ROUTE_BEST = 16, ROUTE_WAYS = 32, ROUTE_BY_LOGITS = 32 /* of one group */ };
 static void route_rich_case(struct check *c, u32 target, u32 tokens, u32 groups, u32 size, u32 groups_top, u32 ways)
 {
 	u32 experts = (groups ? groups : 1) * size, most = (groups ? groups_top : 1) * size;
@@ -258,6 +264,7 @@ static void route_rich_case(struct check *c, u32 target, u32 tokens, u32 groups,
 					.sum_least = ways & ROUTE_BOUNDED ? 0.9f : 0,
 					.sigmoid = ways & ROUTE_SIGMOID,
 					.groups_best = ways & ROUTE_BEST,
+					.by_logits = ways & ROUTE_BY_LOGITS,
 					.expert_scales = ways & ROUTE_BEST && groups <= 1 ? check_floats(c, experts, false) : NULL};
 	for (size_t i = 0; i < (size_t)tokens * experts; i++)
 		logits[i] = ways & ROUTE_TIES ? (float)check_random(c, 3) : logits[i] * 4;
@@ -279,6 +286,8 @@ static void route_rich_cases(struct check *c, u32 target, u32 tokens)
 	for (u32 ways = 0; ways < ROUTE_WAYS; ways++) {
 		route_rich_case(c, target, tokens, 0, 7, 0, ways);
 		route_rich_case(c, target, tokens, 1, 64, 1, ways);
+		route_rich_case(c, target, tokens, 0, 7, 0, ways | ROUTE_BY_LOGITS);
+		route_rich_case(c, target, tokens, 1, 64, 1, ways | ROUTE_BY_LOGITS);
 		route_rich_case(c, target, tokens, 4, 2, 1, ways);
 		route_rich_case(c, target, tokens, 8, 16, 4, ways);
 		route_rich_case(c, target, tokens, 64, 2, 3, ways);

@@ -9,7 +9,16 @@ FAMILIES = {
                  "pad_token_id": 1, "rms_norm_eps": 1e-6},
     "apertus1p5_text": {**COMMON, "architectures": ["Apertus1p5TextForCausalLM"], "attention_bias": False, "hidden_act": "xielu", "output_vocab_size": 101,
                         "pad_token_id": 3, "rope_scaling": LLAMA3},
+    "kolibri1": {**{k: v for k, v in COMMON.items() if k != "intermediate_size"}, "architectures": ["Kolibri1ForCausalLM"], "head_dim": 12,
+                 "moe_intermediate_size": 20, "norm_topk_prob": True, "num_experts_per_tok": 3, "num_hidden_layers": 6, "num_local_experts": 8,
+                 "output_router_logits": False, "pad_token_id": None, "shared_expert_intermediate_size": 28, "sliding_window": 17},
+    "muse_glimmer_text": {**{k: v for k, v in COMMON.items() if k not in ("hidden_act", "rope_theta")}, "attention_bias": False, "final_logit_softcapping": 20.0,
+                          "head_dim": 12, "hidden_activation": "silu", "num_hidden_layers": 5, "output_multiplier": 0.7, "pad_token_id": None,
+                          "post_norm_eps": 1e-3, "qk_scale_factor": 2.5, "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
+                          "sliding_window": 17},
 }
+# These are only ever parts: families_vision.py.
+PARTS = ("muse_glimmer_text",)
 # Models that have it as a part.
 WHOLES = {"apertus1p5_text": {"architectures": ["Apertus1p5ForConditionalGeneration"], "model_type": "apertus1p5", "image_token_id": 100,
                               "tie_word_embeddings": False, "vision_config": VISION}}
@@ -41,7 +50,31 @@ def variants(family):
         yield "head-dim", {"head_dim": 22}
         yield "tied", {"output_vocab_size": MISSING, "tie_word_embeddings": True}
         yield "defaults", {k: MISSING for k in ("attention_bias", "hidden_act", "output_vocab_size", "rms_norm_eps", "tie_word_embeddings")}
-    yield "odd", {**SHAPES["odd"], **({"output_vocab_size": 71} if family == "apertus1p5_text" else {})}
+    if family == "kolibri1":
+        yield "no-norm", {"norm_topk_prob": False}
+        yield "norm-missing", {"norm_topk_prob": MISSING}
+        yield "top-1", {"num_experts_per_tok": 1}
+        yield "experts", {"num_local_experts": MISSING, "num_experts": 16, "num_experts_per_tok": 7}
+        yield "types", {"layer_types": ["full_attention", "sliding_attention"] * 3}
+        yield "window-wide", {"sliding_window": 250}
+        yield "llama3", new_rope(LLAMA3, 500000.0)
+        yield "defaults", {k: MISSING for k in ("norm_topk_prob", "rms_norm_eps", "rope_theta", "tie_word_embeddings")}
+        yield "tied", {"tie_word_embeddings": True}
+        yield "act-gelu", {"hidden_act": "gelu"}
+    yield "odd", {**({"moe_intermediate_size": 21, "shared_expert_intermediate_size": 33} if family == "kolibri1" else {}), **SHAPES["odd"], **({"output_vocab_size": 71} if family == "apertus1p5_text" else {})}
+
+
+def part_variants(family):
+    yield "deep", {"num_hidden_layers": 13}
+    yield "one-layer", {"num_hidden_layers": 1}
+    if family == "muse_glimmer_text":
+        yield "types", {"layer_types": ["full_attention", "sliding_attention", "full_attention", "sliding_attention", "sliding_attention"]}
+        yield "thetas", {"layer_rope_theta": [10000.0, 0, 0, 10000, 10000.0]}
+        yield "rope", {"rope_parameters": {"rope_theta": 500000.0, **LLAMA3}}
+        yield "plain", {"qk_scale_factor": 1.0, "output_multiplier": 1.0, "post_norm_eps": 1e-5, "final_logit_softcapping": 5.0}
+        yield "act-gelu", {"hidden_activation": "gelu"}
+        yield "defaults", {k: MISSING for k in ("attention_bias", "final_logit_softcapping", "hidden_activation", "output_multiplier", "post_norm_eps",
+                                                "qk_scale_factor", "rms_norm_eps", "rope_parameters", "tie_word_embeddings")}
 
 
 def config(family, changes):
@@ -58,7 +91,7 @@ def saves(family):
 
 def cases():
     """As families_cases.cases."""
-    for family in FAMILIES:
+    for family in (f for f in FAMILIES if f not in PARTS):
         for name, changes in variants(family):
             yield "%s/%s" % (family, name), family, config(family, changes), {"ranks": 3} if name == "odd" else {}
         for name, save in saves(family):

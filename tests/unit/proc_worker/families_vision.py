@@ -4,6 +4,7 @@ those that transformers has in memory."""
 import re
 
 import families_cases
+import families_newer
 import families_recurrent
 from families_fields import LLAMA3, MISSING
 
@@ -14,7 +15,7 @@ OUTSIDE = ("architectures", "torch_dtype", "transformers_version", "tie_word_emb
 GLM4V = {"hidden_size": 48, "head_dim": MISSING, "partial_rotary_factor": 0.5, "rope_scaling": {"rope_type": "default", "mrope_section": [1, 1, 1]}}
 
 
-OWN = {"lfm2": families_recurrent.LFM2, "lfm3": families_recurrent.LFM3, "qwen3_5_text": families_recurrent.QWEN3_5}
+OWN = {**{part: families_newer.config(part, {}) for part in families_newer.PARTS}, "lfm2": families_recurrent.LFM2, "lfm3": families_recurrent.LFM3, "qwen3_5_text": families_recurrent.QWEN3_5}
 
 
 def text(family, model_type=None, **changes):
@@ -33,7 +34,7 @@ TEXTS = {"llama": text("llama"), "mistral": text("mistral"), "qwen2": text("qwen
          "qwen2_5_omni_text": text("qwen2", "qwen2_5_omni_text", rope_scaling={"rope_type": "default", "type": "default", "mrope_section": [1, 2, 2]}),
          "qwen3_omni_moe_text": text("qwen3_moe", "qwen3_omni_moe_text", use_qk_norm=True, shared_expert_intermediate_size=0, rope_scaling={
              "rope_type": "default", "type": "default", "interleaved": True, "mrope_interleaved": True, "mrope_section": [2, 2, 2]}),
-         "hyperclovax": text("hyperclovax"), "qwen3_5_text": text("qwen3_5_text"), "cohere2": text("cohere2"), "lfm2": text("lfm2"), "lfm3": text("lfm3"), "glm4v_text": text("glm4", "glm4v_text", **GLM4V),
+         **{part: text(part) for part in families_newer.PARTS}, "hyperclovax": text("hyperclovax"), "qwen3_5_text": text("qwen3_5_text"), "cohere2": text("cohere2"), "lfm2": text("lfm2"), "lfm3": text("lfm3"), "glm4v_text": text("glm4", "glm4v_text", **GLM4V),
          "glm4v_moe_text": text("glm4_moe", "glm4v_moe_text", rope_scaling={"rope_type": "default", "mrope_section": [1, 1, 1]},
                                 num_nextn_predict_layers=MISSING)}
 # Of a part whose other fields are those of its configuration class.
@@ -90,6 +91,8 @@ WHOLES = {
     "llava_onevision": ("LlavaOnevision", {"image_token_index": 1, "vision_config": SIGLIP}, ["qwen2"]),
     "ovis2": ("Ovis2", {"image_token_id": 1, "vocab_size": 131, "hidden_size": 40, "vision_config": {**VISION, "vocab_size": 16, "hidden_stride": 2}},
               ["qwen2"]),
+    "muse_glimmer": ("MuseGlimmer", {"image_token_id": 200092, "video_token_id": 200091, "out_hidden_size": 64, "projector_hidden_size": 16,
+                                     "vision_config": {**VISION, "pos_emb_height": 4, "pos_emb_width": 4, "max_position_embeddings": 16}}, ["muse_glimmer_text"]),
     "perception_lm": ("PerceptionLM", {"image_token_id": 1, "vision_config": {**CLIP, "model_args": {"embed_dim": 16}}}, ["llama"]),
     "vipllava": ("VipLlava", {"image_token_index": 1, "vision_config": CLIP, "vision_feature_layers": [0, 0, 0, 0, 0]}, ["llama"]),
 }
@@ -167,6 +170,8 @@ def odd(part):
         sizes.update(hidden_size=60)
     if part == "qwen3_5_text":
         sizes.update(linear_num_key_heads=3, linear_num_value_heads=6)
+    if part in families_newer.PARTS:
+        sizes.update(head_dim=18)
     if part.startswith("glm4v"):
         sizes.update(partial_rotary_factor=0.8 if part == "glm4v_text" else 0.5)
         sizes.update(rope_scaling={"rope_type": "default", "mrope_section": [1, 2, 1] if part == "glm4v_text" else [1, 1, 1]})
@@ -205,6 +210,9 @@ def variants(model_type, part):
     if part == "glm4v_moe_text":
         yield "partial-default", whole(model_type, {k: v for k, v in usual.items() if k not in ("partial_rotary_factor", "attention_bias")}), {}
         yield "groups", whole(model_type, {**usual, "n_group": 4, "topk_group": 2, "num_experts_per_tok": 3}), {}
+    if part in families_newer.PARTS:
+        for name, changes in families_newer.part_variants(part):
+            yield name, whole(model_type, {k: v for k, v in {**usual, **changes}.items() if v is not MISSING}), {}
     if (model_type, part) == ("llava_next", "llama"):
         yield "llama3", whole(model_type, {**usual, "rope_scaling": LLAMA3}), {}
 

@@ -55,3 +55,48 @@ Test(config_newer, apertus_1_5_may_have_fewer_outputs_than_embeddings)
 	refused(APERTUS, APERTUS_ROPE ", \"output_vocab_size\": 50, \"eos_token_id\": 50", ERR_INVALID, "\"eos_token_id\" 50 is not below");
 	refused("ApertusForCausalLM", APERTUS_ROPE ", \"output_vocab_size\": 50", ERR_UNSUPPORTED, "\"output_vocab_size\" is set");
 }
+
+#define KOLIBRI "Kolibri1ForCausalLM"
+#define KOLIBRI_SIZES                                                                                    \
+	"\"vocab_size\": 64, \"hidden_size\": 48, \"num_hidden_layers\": 6, \"num_attention_heads\": 4, " \
+	"\"max_position_embeddings\": 128, \"num_local_experts\": 8, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 24, " \
+	"\"shared_expert_intermediate_size\": 32"
+
+Test(config_newer, kolibri_chooses_experts_by_logits_in_all_layers)
+{
+	said_good(&c, KOLIBRI, KOLIBRI_SIZES, "");
+	cr_assert(c.experts == 8 && c.shared_intermediate == 32 && c.router.sigmoid && c.arch->router_by_logits && !c.normalize_experts && c.kv_heads == 4);
+	for (u32 i = 0; i < 6; i++) {
+		cr_assert(c.layer_flags[i] & LAYER_EXPERTS);
+		cr_assert(!(c.layer_flags[i] & LAYER_WINDOW) == (i == 4) && !(c.layer_flags[i] & LAYER_NO_ROPE) == (i != 4), "%u", i);
+	}
+	cr_assert(c.window == 513 && c.head_dim == 128);
+	said_good(&c, KOLIBRI, KOLIBRI_SIZES, "\"norm_topk_prob\": true");
+	cr_assert(c.normalize_experts);
+	said_refused(KOLIBRI, KOLIBRI_SIZES, "\"n_group\": 2", ERR_UNSUPPORTED, "\"n_group\" is set, which is not supported for " KOLIBRI);
+	said_refused(KOLIBRI, KOLIBRI_SIZES, "\"routed_scaling_factor\": 2", ERR_UNSUPPORTED, "\"routed_scaling_factor\" is set");
+}
+
+/* Of a part. */
+#define MUSE(more) \
+	"\"model_type\": \"muse_glimmer\", \"text_config\": {\"model_type\": \"muse_glimmer_text\", " SIZES more "}"
+#define MUSE_WHOLE "MuseGlimmerForConditionalGeneration"
+
+Test(config_newer, muse_glimmer_counts_layers_from_the_last)
+{
+	said_good(&c, MUSE_WHOLE, MUSE(""), "\"tie_word_embeddings\": false");
+	for (u32 i = 0; i < 5; i++)
+		cr_assert(!(c.layer_flags[i] & LAYER_WINDOW) == (i % 4 == 0) && !(c.layer_flags[i] & LAYER_NO_ROPE) == (i % 4 != 0), "%u", i);
+	cr_assert(c.window == 2048 && c.norm_offset == 1 && c.post_norm_eps == 1e-8f && c.norm_eps == 1e-5f && c.logits_soft_cap == 20 && c.output_gate);
+	cr_assert_float_eq(c.attention_scale, 3.87 / sqrt(128), 1e-6);
+	cr_assert_float_eq(c.logits_scale, 0.19611613513818404, 1e-7);
+	said_good(&c, MUSE_WHOLE, MUSE(", \"layer_rope_theta\": [10000, 0, 0, 10000.0, 10000], \"qk_scale_factor\": 2"), "\"tie_word_embeddings\": false");
+	for (u32 i = 0; i < 5; i++)
+		cr_assert(!(c.layer_flags[i] & LAYER_NO_ROPE) == (i != 1 && i != 2), "%u", i);
+	said_refused(MUSE_WHOLE, MUSE(", \"layer_rope_theta\": [10000, 0, 0, 500000, 10000]"), "\"tie_word_embeddings\": false", ERR_UNSUPPORTED,
+		     "\"layer_rope_theta\"[3] is 500000; of a MuseGlimmerTextModel it must be 0 or \"rope_theta\", which is 10000");
+	said_refused(MUSE_WHOLE, MUSE(", \"attention_bias\": true"), "", ERR_UNSUPPORTED, "\"attention_bias\" is set");
+	said_refused(MUSE_WHOLE, MUSE(", \"post_norm_eps\": 2"), "", ERR_INVALID, "\"post_norm_eps\" must be a number from");
+	said_refused(MUSE_WHOLE, MUSE(""), "\"tie_word_embeddings\": true", ERR_UNSUPPORTED, "\"tie_word_embeddings\" must be false");
+	refused("LlamaForCausalLM", "\"rms_norm_eps\": 1e-5, \"qk_scale_factor\": 2", ERR_UNSUPPORTED, "\"qk_scale_factor\" is set");
+}
