@@ -14,6 +14,8 @@ static const struct {
 	{"AyaVisionForConditionalGeneration", "cohere2", "Cohere2ForCausalLM", .headless = true},
 	{"Apertus1p5ForConditionalGeneration", "apertus1p5_text", "Apertus1p5TextForCausalLM"},
 	{"Cohere2VisionForConditionalGeneration", "cohere2", "Cohere2ForCausalLM", .headless = true},
+	{"Ernie4_5_VLMoeForConditionalGeneration", "ernie4_5_vl_moe_text", "Ernie4_5_VLMoeTextModel"},
+	{"Ernie4_5_VL_MoeForConditionalGeneration", "ernie4_5_vl_moe_text", "Ernie4_5_VLMoeTextModel"},
 	{"Exaone4_5_ForConditionalGeneration", "exaone4", "Exaone4ForCausalLM"},
 	{"Exaone4_5_ForConditionalGeneration", "exaone4_5_text", "Exaone4ForCausalLM"},
 	{"Gemma3ForConditionalGeneration", "gemma3_text", "Gemma3ForCausalLM"},

@@ -424,6 +424,7 @@ struct arch {
 	bool scores_alone;     /* "norm_topk_prob" is false where it is missing */
 	bool router_by_logits; /* experts are chosen by logits with their biases, not by scores */
 	/* Of ARCH_EXPERTS_OWN: */
+	bool image_experts; /* there are others for images: "moe_intermediate_size" is an array, the width of those for text before that of the others */
 	bool router_greedy; /* weights are never normalized, and groups chosen by their best expert ("topk_method") */
 	u32 dense_layers;   /* "first_k_dense_replace" */
 	u32 groups, groups_top; /* "n_group", "topk_group"; 0: 1 */

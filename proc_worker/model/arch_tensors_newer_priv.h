@@ -22,6 +22,15 @@ static const struct arch_tensor KOLIBRI1[] = {
 	NORM(SLOT_ATTN_POST_NORM, "post_self_attn_layernorm.weight"), NORM(SLOT_MLP_POST_NORM, "post_mlp_layernorm.weight"),
 };
 
+/* Experts of text come before those of images, and so does what routes to them, turned. */
+static const struct arch_tensor ERNIE4_5_VL_MOE[] = {
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES, MLP,
+	{SLOT_ROUTER, LAYER "mlp.gate.weight", DIM_EXPERTS, DIM_HIDDEN, SPLIT_NONE, WHEN_EXPERTS, .transposed = true},
+	EXPERT_ROWS(EXPERT "gate_proj.weight"), EXPERT_ROWS(EXPERT "up_proj.weight"),
+	{SLOT_EXPERT_DOWN, EXPERT "down_proj.weight", DIM_HIDDEN, DIM_EXPERT_INTERMEDIATE, SPLIT_COLUMNS, WHEN_EXPERTS}, ALL_TOKENS_EXPERTS,
+	{SLOT_CHOICE_BIAS, LAYER "mlp.moe_statics.e_score_correction_bias", DIM_ONE, DIM_EXPERTS, SPLIT_NONE, WHEN_EXPERTS, .whole = DIM_TWO},
+};
+
 /* Gates of heads are behind v, as wide as q. */
 static const struct arch_tensor MUSE_GLIMMER[] = {
 	EMBEDDINGS, ATTENTION_MATRICES,

@@ -397,6 +397,22 @@ static enum err read_mixer(struct model_config *c, json_val v, struct err_msg *e
 	return e;
 }
 
+/* Of experts for text, which stands before that of experts for images. */
+static enum err read_first_width(struct model_config *c, json_val v, struct err_msg *em)
+{
+	json_val list = json_get(v, "moe_intermediate_size");
+	u64 width[2] = {1536, 512};
+
+	for (u32 i = 0; i < COUNT_OF(width) && json_present(list); i++)
+		if (json_type(list) != JSON_ARRAY || json_count(list) != COUNT_OF(width) || !json_uint(json_at(list, i), &width[i]) || width[i] < 1 ||
+		    width[i] > CONFIG_DIM_MAX)
+			return err_set(em, ERR_FORMAT,
+				       "config.json: \"moe_intermediate_size\" of a %s must be an array of two integers from 1 to %d: the widths of experts for text and for images",
+				       c->arch->name, CONFIG_DIM_MAX);
+	c->expert_intermediate = (u32)width[0];
+	return ERR_OK;
+}
+
 /* ---------------------------------------------------------------- all */
 
 static enum err read_count(struct model_config *c, json_val v, const char *name, u32 *out, struct err_msg *em)
@@ -500,7 +516,7 @@ enum err config_read_experts(struct model_config *c, json_val v, struct err_msg 
 		e = read_mixer(c, v, em);
 	if (e || all)
 		return e;
-	e = config_need_u32(v, "moe_intermediate_size", CONFIG_DIM_MAX, &c->expert_intermediate, em);
+	e = c->arch->image_experts ? read_first_width(c, v, em) : config_need_u32(v, "moe_intermediate_size", CONFIG_DIM_MAX, &c->expert_intermediate, em);
 	if (own)
 		return e ? e : read_own(c, v, em);
 	if (!e)

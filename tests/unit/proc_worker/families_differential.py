@@ -367,7 +367,8 @@ llava/llama-few llava_next/mistral-hub llava_onevision/qwen2-tied-part ovis2/qwe
 exaone4_5/exaone4-hub glm46v/glm4v_moe_text-odd granite4_vision/granite4_vision_text-raw hyperclovax_vision_v2/hyperclovax-hub kimi_k25/deepseek_v3-hub lfm3_vl/lfm3-hub minicpmv4_6/qwen3_5_text-odd qianfan_ocr/qwen3-hub
 glm_ocr/glm_ocr_text-odd granite_docling/granite_docling_text-hub paddleocr_vl/paddleocr_vl_text-odd qwen2_5_omni_thinker/qwen2_5_omni_text-talks qwen3_omni_moe_thinker/qwen3_omni_moe_text-talks
 nanochat/none nanochat/odd apertus1p5_text/none apertus1p5_text/odd apertus1p5_text/save-whole
-kolibri1/none kolibri1/odd kolibri1/no-norm muse_glimmer/muse_glimmer_text-hub muse_glimmer/muse_glimmer_text-odd""".split()
+kolibri1/none kolibri1/odd kolibri1/no-norm muse_glimmer/muse_glimmer_text-hub muse_glimmer/muse_glimmer_text-odd
+ernie4_5_vl_moe/ernie4_5_vl_moe_text-hub ernie4_5_vl_moe/ernie4_5_vl_moe_text-odd""".split()
 
 
 def kept_tensors(model, config, folder):

@@ -1,4 +1,8 @@
 """Small models of the families that transformers came to know last, for families_differential.py."""
+import re
+
+import torch
+
 from families_cases import SAVES
 from families_fields import COMMON, LLAMA3, MISSING, YARN, new_rope
 
@@ -16,9 +20,12 @@ FAMILIES = {
                           "head_dim": 12, "hidden_activation": "silu", "num_hidden_layers": 5, "output_multiplier": 0.7, "pad_token_id": None,
                           "post_norm_eps": 1e-3, "qk_scale_factor": 2.5, "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
                           "sliding_window": 17},
+    "ernie4_5_vl_moe_text": {**{k: v for k, v in COMMON.items() if k not in ("rope_theta", "tie_word_embeddings")}, "moe_intermediate_size": [20, 12], "moe_k": 3,
+                             "moe_norm_min": 1e-12, "moe_num_experts": 8, "moe_num_shared_experts": 2, "output_router_logits": False, "pad_token_id": None,
+                             "rope_parameters": {"rope_theta": 500000.0, "rope_type": "default", "mrope_section": [2, 2, 1]}, "router_aux_loss_coef": 0.001, "use_bias": False},
 }
 # These are only ever parts: families_vision.py.
-PARTS = ("muse_glimmer_text",)
+PARTS = ("muse_glimmer_text", "ernie4_5_vl_moe_text")
 # Models that have it as a part.
 WHOLES = {"apertus1p5_text": {"architectures": ["Apertus1p5ForConditionalGeneration"], "model_type": "apertus1p5", "image_token_id": 100,
                               "tie_word_embeddings": False, "vision_config": VISION}}
@@ -67,6 +74,11 @@ def variants(family):
 def part_variants(family):
     yield "deep", {"num_hidden_layers": 13}
     yield "one-layer", {"num_hidden_layers": 1}
+    if family == "ernie4_5_vl_moe_text":
+        yield "listed", {"mlp_layer_types": ["sparse", "dense", "sparse"]}
+        yield "one-shared", {"moe_num_shared_experts": 1, "moe_k": 1}
+        yield "norm-min", {"moe_norm_min": 0.9}
+        yield "defaults", {k: MISSING for k in ("mlp_layer_types", "moe_norm_min", "moe_num_shared_experts", "rms_norm_eps", "use_bias")}
     if family == "muse_glimmer_text":
         yield "types", {"layer_types": ["full_attention", "sliding_attention", "full_attention", "sliding_attention", "sliding_attention"]}
         yield "thetas", {"layer_rope_theta": [10000.0, 0, 0, 10000, 10000.0]}
@@ -75,6 +87,41 @@ def part_variants(family):
         yield "act-gelu", {"hidden_activation": "gelu"}
         yield "defaults", {k: MISSING for k in ("attention_bias", "final_logit_softcapping", "hidden_activation", "output_multiplier", "post_norm_eps",
                                                 "qk_scale_factor", "rms_norm_eps", "rope_parameters", "tie_word_embeddings")}
+
+
+def ernie_layer(tensors, layer):
+    """One layer's experts and what routes to them, as files have them."""
+    text, images = ({k: tensors["%s.mlp.%s_moe.%s" % (layer, side, k)] for k in ("gate.weight", "gate.moe_statics.e_score_correction_bias", "experts.gate_up_proj",
+                                                                                   "experts.down_proj")} for side in ("text", "vision"))
+    out = {"gate.weight": text["gate.weight"].T, "gate.weight_1": images["gate.weight"].T,
+           "moe_statics.e_score_correction_bias": torch.cat([side["gate.moe_statics.e_score_correction_bias"] for side in (text, images)])}
+    for side, first in ((text, 0), (images, len(text["gate.weight"]))):
+        for i, both in enumerate(side["experts.gate_up_proj"]):
+            gate, up = both.chunk(2)
+            out.update({"experts.%d.%s_proj.weight" % (first + i, k): x for k, x in (("gate", gate), ("up", up), ("down", side["experts.down_proj"][i]))})
+    return {"%s.mlp.%s" % (layer.replace(".language_model.", "."), k): x for k, x in out.items()}
+
+
+def ernie_to_file(tensors):
+    """What save_pretrained makes of it; what it has made already stays as it is."""
+    out = {k.replace("model.language_model.", "model."): x for k, x in tensors.items() if "_moe." not in k}
+    for layer in (k.removesuffix(".mlp.text_moe.gate.weight") for k in tensors if k.endswith("text_moe.gate.weight")):
+        out.update(ernie_layer(tensors, layer))
+    return out
+
+
+def ernie_from_file(tensors, state):
+    out = {k: tensors[k.replace("model.language_model.", "model.")] for k in state if "_moe." not in k}
+    for name in (k for k in state if "_moe." in k):
+        layer, side, part = re.match(r"(.*\.mlp\.)(text|vision)_moe\.(.*)", name.replace(".language_model.", ".")).groups()
+        images, count = side == "vision", tensors[layer + "gate.weight"].shape[1]
+        experts = range(images * count, (1 + images) * count)
+        out[name] = {"gate.weight": lambda: tensors[layer + "gate.weight" + "_1" * images].T,
+                     "gate.moe_statics.e_score_correction_bias": lambda: tensors[layer + "moe_statics.e_score_correction_bias"][images:][:1],
+                     "experts.gate_up_proj": lambda: torch.stack([torch.cat([tensors["%sexperts.%d.%s_proj.weight" % (layer, i, k)] for k in ("gate", "up")])
+                                                                  for i in experts]),
+                     "experts.down_proj": lambda: torch.stack([tensors["%sexperts.%d.down_proj.weight" % (layer, i)] for i in experts])}[part]().contiguous()
+    return out
 
 
 def config(family, changes):

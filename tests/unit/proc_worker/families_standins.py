@@ -10,6 +10,7 @@ import re
 
 import torch
 
+import families_newer
 import families_remote
 import families_renamed
 
@@ -19,7 +20,7 @@ INTERNLM2 = [(r"model\.embed_tokens", "model.tok_embeddings"), (r"lm_head", "out
 
 
 def has(config):
-    return config["model_type"] in ("internlm2", "internlm3", "qwen3_vl_moe_text", "olmo_hybrid", "sarvam_moe", "exaone", "bailing_moe", "phi4mm", "phi4_multimodal", *families_remote.RENAMED)
+    return config["model_type"] in ("internlm2", "internlm3", "qwen3_vl_moe_text", "olmo_hybrid", "sarvam_moe", "exaone", "bailing_moe", "phi4mm", "phi4_multimodal", "ernie4_5_vl_moe", *families_remote.RENAMED)
 
 
 OLMO_NORMS = {"input_layernorm": "attention_layer_norm", "post_attention_layernorm": "feedforward_layer_norm"}
@@ -120,7 +121,7 @@ def config(c):
         return families_renamed.phi_config(c)
     if c["model_type"] == "bailing_moe":
         return families_renamed.ling_config(c)
-    if not has(c) or c["model_type"] in ("olmo_hybrid", "sarvam_moe"):
+    if not has(c) or c["model_type"] in ("olmo_hybrid", "sarvam_moe", "ernie4_5_vl_moe"):
         return c
     bias, qkv_bias = c.get("bias", c["model_type"] == "internlm2"), c.get("qkv_bias", False)
     llama = {k: v for k, v in c.items() if k not in ("bias", "qkv_bias", "auto_map")}
@@ -158,6 +159,8 @@ def to_file(c, tensors):
         return families_remote.to_file(c, tensors)
     if c["model_type"] == "qwen3_vl_moe_text":
         return turned(tensors)
+    if c["model_type"] == "ernie4_5_vl_moe":
+        return families_newer.ernie_to_file(tensors)
     if c["model_type"] == "olmo_hybrid":
         return olmo_to_file(tensors)
     if c["model_type"] in ("sarvam_moe", "bailing_moe"):
@@ -191,6 +194,8 @@ def from_file(c, tensors, state):
         return families_remote.from_file(c, tensors, state)
     if c["model_type"] == "qwen3_vl_moe_text":
         return turned(tensors)
+    if c["model_type"] == "ernie4_5_vl_moe":
+        return families_newer.ernie_from_file(tensors, state)
     if c["model_type"] == "olmo_hybrid":
         return olmo_from_file(tensors, state)
     if c["model_type"] in ("sarvam_moe", "bailing_moe"):

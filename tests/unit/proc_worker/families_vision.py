@@ -54,6 +54,8 @@ WHOLES = {
     "aya_vision": ("AyaVision", {"image_token_index": 1, "vision_config": SIGLIP}, ["cohere2"]),
     "cohere2_vision": ("Cohere2Vision", {"image_token_id": 1, "vision_config": SIGLIP, "alignment_intermediate_size": 16}, ["cohere2"]),
     "glm4v": ("Glm4v", {"image_token_id": 1, "vision_config": GLM_VISION}, ["glm4v_text"]),
+    "ernie4_5_vl_moe": ("Ernie4_5_VLMoe", {"image_token_id": 100295, "video_token_id": 103367, "vision_config": {
+        "depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "patch_size": 14, "rms_norm_eps": 1e-6}}, ["ernie4_5_vl_moe_text"]),
     "exaone4_5": ("Exaone4_5_", {"image_token_id": 1, "vision_config": {**GLM_VISION, "num_key_value_heads": 2, "fullatt_block_indexes": [0]}}, ["exaone4"]),
     "glm46v": ("Glm46V", {"image_token_id": 1, "vision_config": {**GLM_VISION, "model_type": "glm4v_vision"}}, ["glm4v_text", "glm4v_moe_text"]),
     "glm_ocr": ("GlmOcr", {"image_token_id": 1, "vision_config": GLM_VISION}, ["glm_ocr_text"]),
@@ -170,8 +172,10 @@ def odd(part):
         sizes.update(hidden_size=60)
     if part == "qwen3_5_text":
         sizes.update(linear_num_key_heads=3, linear_num_value_heads=6)
-    if part in families_newer.PARTS:
+    if part == "muse_glimmer_text":
         sizes.update(head_dim=18)
+    if part == "ernie4_5_vl_moe_text":
+        sizes.update(moe_intermediate_size=[21, 9])
     if part.startswith("glm4v"):
         sizes.update(partial_rotary_factor=0.8 if part == "glm4v_text" else 0.5)
         sizes.update(rope_scaling={"rope_type": "default", "mrope_section": [1, 2, 1] if part == "glm4v_text" else [1, 1, 1]})
@@ -230,7 +234,8 @@ def cases():
             config = whole(model_type, TEXTS[part])
             wide = whole(model_type, odd(part), **WIDE.get(model_type, {}))
             yield name + "hub", part, config, {}
-            yield name + "raw", part, config, {"raw": True}
+            if model_type != "ernie4_5_vl_moe":  # of which no file has them so
+                yield name + "raw", part, config, {"raw": True}
             yield name + "bf16", part, {**config, "torch_dtype": "bfloat16"}, {"dtype": "bfloat16", "shards": 2}
             yield name + "odd", part, wide, {"ranks": 3}
             yield from ((name + n, part, c, s) for n, c, s in variants(model_type, part))

@@ -100,3 +100,23 @@ Test(config_newer, muse_glimmer_counts_layers_from_the_last)
 	said_refused(MUSE_WHOLE, MUSE(""), "\"tie_word_embeddings\": true", ERR_UNSUPPORTED, "\"tie_word_embeddings\" must be false");
 	refused("LlamaForCausalLM", "\"rms_norm_eps\": 1e-5, \"qk_scale_factor\": 2", ERR_UNSUPPORTED, "\"qk_scale_factor\" is set");
 }
+
+#define ERNIE_WHOLE "Ernie4_5_VLMoeForConditionalGeneration"
+#define ERNIE_OF(experts, more) \
+	"\"model_type\": \"ernie4_5_vl_moe\", \"text_config\": {\"model_type\": \"ernie4_5_vl_moe_text\", " SIZES \
+	", \"moe_num_experts\": " experts ", \"moe_k\": 2" more "}"
+#define ERNIE(more) ERNIE_OF("8", more)
+
+Test(config_newer, ernie_vl_has_experts_for_text_of_the_first_width)
+{
+	said_good(&c, ERNIE_WHOLE, ERNIE(", \"moe_intermediate_size\": [24, 12], \"moe_norm_min\": 1e-12"), "");
+	cr_assert(c.experts == 8 && c.expert_intermediate == 24 && c.shared_intermediate == 48 && c.tied_embeddings && c.interleaved && c.normalize_experts);
+	for (u32 i = 0; i < 5; i++)
+		cr_assert(!(c.layer_flags[i] & LAYER_EXPERTS) == (i == 0), "%u", i);
+	said_good(&c, ERNIE_WHOLE, ERNIE(", \"mlp_layer_types\": [\"sparse\", \"dense\", \"sparse\", \"dense\", \"dense\"], \"moe_num_shared_experts\": 1"), "");
+	cr_assert(c.expert_intermediate == 1536 && c.shared_intermediate == 1536 && (c.layer_flags[0] & LAYER_EXPERTS) && !(c.layer_flags[1] & LAYER_EXPERTS));
+	said_refused(ERNIE_WHOLE, ERNIE(", \"moe_intermediate_size\": 24"), "", ERR_FORMAT, "\"moe_intermediate_size\" of a Ernie4_5_VLMoeTextModel must be an array of two");
+	said_refused(ERNIE_WHOLE, ERNIE(", \"moe_intermediate_size\": [24, 0]"), "", ERR_FORMAT, "\"moe_intermediate_size\" of a");
+	said_refused(ERNIE_WHOLE, ERNIE_OF("[8, 8]", ""), "", ERR_FORMAT, "\"moe_num_experts\"");
+	said_refused(ERNIE_WHOLE, ERNIE(", \"use_bias\": true"), "", ERR_UNSUPPORTED, "\"use_bias\" is set");
+}
