@@ -87,6 +87,10 @@ static enum err check_family(const struct gpu_config *c, struct err_msg *em)
 			       arch_has_own(a, "use_qk_norm") ? "use_qk_norm" : "qk_layernorm");
 	if (c->model->parallel && c->model->experts)
 		return err_set(em, ERR_UNSUPPORTED, "devices do not compute a %s, whose experts stand beside attention: use --device cpu", a->name);
+	if (a->gate_softplus)
+		return err_set(em, ERR_UNSUPPORTED, "the heads of this %s have gates of another kind (gating), and their number may differ between layers; devices have no kernel for "
+						    "that: use --device cpu",
+			       a->name);
 	if (a->router_by_logits)
 		return err_set(em, ERR_UNSUPPORTED, "the experts of this %s are chosen by logits with biases and weighed by scores; devices have no kernel for that: use --device cpu",
 			       a->name);

@@ -115,6 +115,7 @@ enum arch_dim {
 	DIM_HEAD,
 	DIM_HEAD_COUNT,
 	DIM_KV_HEAD_COUNT,
+	DIM_HEAD_GATES, /* DIM_HEAD_COUNT where "gating" is per head, else DIM_HEADS */
 	DIM_HEADS,    /* heads * head_dim */
 	DIM_KV_HEADS, /* kv_heads * head_dim */
 	DIM_HEADS_KV, /* both of them, one behind the other */
@@ -390,6 +391,7 @@ struct arch {
 	bool unrotated;		 /* nothing rotates, whatever "rope_theta" says where `rope_theta` is not 0: the causal mask and the states tell positions */
 	bool rope_nullable;	 /* "rope_theta" must be there, and may be null: nothing rotates */
 	bool output_gate; /* every head has a gate, behind its query in q_proj or in a tensor of its own, which its output is weighed by: model_config.output_gate */
+	bool gate_softplus; /* by softplus, not by a sigmoid */
 	bool window_needed; /* of ARCH_WINDOW_ROPE: "sliding_window" is a number, for layers without a window never rotate */
 	const char *with_rms_norm; /* the same family where "rms_norm_eps" is a number: its norms are not LayerNorm; NULL: there is none */
 	bool part; /* never a model's own architecture, but that of its language part */

@@ -31,7 +31,14 @@ static const struct arch_tensor ERNIE4_5_VL_MOE[] = {
 	{SLOT_CHOICE_BIAS, LAYER "mlp.moe_statics.e_score_correction_bias", DIM_ONE, DIM_EXPERTS, SPLIT_NONE, WHEN_EXPERTS, .whole = DIM_TWO},
 };
 
-/* Gates of heads are behind v, as wide as q. */
+/* Gates of heads are behind v, one a head, or as wide as q. */
+static const struct arch_tensor LAGUNA[] = {
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES,
+	{SLOT_QKV, ATTENTION "g_proj.weight", DIM_HEAD_GATES, DIM_HIDDEN, SPLIT_ROWS}, HEAD_NORMS, MLP,
+	EXPERTS_AND_SHARED, MLP_CHOICE_BIAS,
+};
+
+/* The same, as wide as q. */
 static const struct arch_tensor MUSE_GLIMMER[] = {
 	EMBEDDINGS, ATTENTION_MATRICES,
 	{SLOT_QKV, ATTENTION "gate_proj.weight", DIM_HEADS, DIM_HIDDEN, SPLIT_ROWS}, MLP,

@@ -146,6 +146,8 @@ static enum err read_sizes(struct model_config *c, json_val v, struct err_msg *e
 					   ? c->arch->kv_heads
 					   : c->heads,
 				   &c->kv_heads, em);
+	if (!e && arch_has_own(c->arch, "num_attention_heads_per_layer"))
+		e = config_read_heads(c, v, em);
 	if (!e && arch_has_own(c->arch, "multi_query"))
 		e = config_read_multi_query(c, v, em);
 	if (!e)
@@ -393,6 +395,8 @@ static enum err read_arithmetic(struct model_config *c, json_val v, struct err_m
 		e = config_may_bool(v, "mup_enabled", false, &scaled, em);
 	c->embed_scale = scaled ? (f32)sqrt(c->hidden) : 1;
 	c->output_gate = c->arch->output_gate;
+	if (!e && arch_has_own(c->arch, "gating"))
+		e = config_read_gating(c, json_get(v, "gating"), em);
 	if (!e && arch_has_own(c->arch, "use_attention_gate"))
 		e = config_may_bool(v, "use_attention_gate", true, &c->output_gate, em);
 	if (!e && arch_has_own(c->arch, "use_post_norm") && !has(c, ARCH_MULTIPLIERS))
@@ -625,6 +629,11 @@ enum err model_config_read(struct model_config *c, const char *dir, struct err_m
 u32 model_head_dim(const struct model_config *c, u32 layer)
 {
 	return c->layer_flags[layer] & LAYER_GLOBAL ? c->global_head_dim : c->head_dim;
+}
+
+u32 model_heads(const struct model_config *c, u32 layer)
+{
+	return c->heads_differ ? c->heads_by_layer[layer] : c->heads;
 }
 
 u32 model_kv_heads(const struct model_config *c, u32 layer)

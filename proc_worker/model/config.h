@@ -114,6 +114,9 @@ struct model_config {
 	u32 global_head_dim, global_kv_heads;
 	/* Of families with arch.by_layer, where `kv_heads` and `intermediate` are the most that a layer has; 0: the layer has no such block */
 	u32 kv_heads_by_layer[MODEL_LAYERS_MAX], intermediate_by_layer[MODEL_LAYERS_MAX];
+	/* Where heads_differ, how many heads each layer has; `heads` is the most */
+	u32 heads_by_layer[MODEL_LAYERS_MAX];
+	bool heads_differ;
 	bool value_is_key; /* values are what keys are before their norm */
 	u32 own_kv_layers; /* the first ones, behind which no layer writes keys and values or a state: all but those with LAYER_SHARED_KV, and the last ones with
 			    * LAYER_NO_MIXER */
@@ -123,7 +126,8 @@ struct model_config {
 	struct recurrent_config recurrent; /* zeros: no layer is */
 	struct altup_config altup; /* zeros: there is one stream */
 	f32 gate_deviations[MODEL_LAYERS_MAX]; /* of layers with LAYER_SPARSE, in standard deviations of a token's gate */
-	bool output_gate; /* layers of attention: behind v SLOT_QKV has, as wide as q, what the heads' outputs are weighed by, after a sigmoid */
+	bool output_gate; /* layers of attention: behind v SLOT_QKV has, as wide as q, what the heads' outputs are weighed by, after a sigmoid (head_gate.h) */
+	bool gate_by_head; /* it has one number a head */
 	u32 context_max; /* tokens that the model was made for, with what rope scaling adds */
 	const char *context_bound; /* the field that ends `context_max` before positions do: what is computed behind so many tokens is not supported; NULL: none */
 	f32 norm_eps;
@@ -176,6 +180,7 @@ MUST_CHECK enum err model_config_parse(struct model_config *c, const char *text,
 				       struct err_msg *em);
 
 u32 model_head_dim(const struct model_config *c, u32 layer);
+u32 model_heads(const struct model_config *c, u32 layer);
 /* KV heads of a layer without LAYER_GLOBAL, and the width of its MLP unless that is LAYER_WIDE. */
 u32 model_kv_heads(const struct model_config *c, u32 layer);
 u32 model_intermediate(const struct model_config *c, u32 layer);
@@ -188,7 +193,7 @@ const struct rope_config *model_local_rope(const struct model_config *c);
 /* What one rank of a tensor-parallel group holds. */
 struct model_shard {
 	u32 rank, ranks;
-	u32 heads;
+	u32 heads; /* of the layer that has most */
 	u32 kv_heads; /* with fewer KV heads than ranks several ranks hold the same one */
 	u32 global_kv_heads, global_kv_first; /* the same of layers with LAYER_GLOBAL */
 	u32 recurrent_heads, recurrent_key_heads, recurrent_channels; /* of layers with LAYER_RECURRENT; the last of RECURRENT_CONV */
@@ -199,6 +204,7 @@ struct model_shard {
 /* ERR_INVALID: the model cannot be divided like that; names the number and which counts would do. */
 MUST_CHECK enum err model_shard_init(struct model_shard *s, const struct model_config *c, u32 rank, u32 ranks,
 				     struct err_msg *em);
+u32 model_shard_heads(const struct model_shard *s, const struct model_config *c, u32 layer);
 u32 model_shard_kv_heads(const struct model_shard *s, const struct model_config *c, u32 layer);
 /* The first of them, of a layer without LAYER_GLOBAL. */
 u32 model_shard_kv_first(const struct model_shard *s, const struct model_config *c, u32 layer);

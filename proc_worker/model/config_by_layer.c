@@ -9,6 +9,7 @@
 enum {
 	WIDTH_MULTIPLE = 256, /* of MLPs whose width "ffn_mult" says */
 	NAME_BYTES = 64,
+	HEADS_MAX = 1 << 16,
 };
 
 /* Of the whole model. */
@@ -194,4 +195,39 @@ enum err config_read_by_layer(struct model_config *c, json_val v, struct err_msg
 	if (!e && c->own_kv_layers == 0)
 		e = err_set(em, ERR_UNSUPPORTED, "config.json: by \"block_configs\" no layer attends; one at least must");
 	return e ? e : check_whole(c, v, em);
+}
+
+enum err config_read_heads(struct model_config *c, json_val v, struct err_msg *em)
+{
+	static const char name[] = "num_attention_heads_per_layer";
+	json_val list = json_get(v, name);
+	u64 heads;
+	u32 i = 0;
+
+	if (!json_present(list))
+		return ERR_OK;
+	if (json_type(list) != JSON_ARRAY || json_count(list) != c->layers)
+		return err_set(em, ERR_FORMAT, "config.json: \"%s\" must be an array of %u numbers (num_hidden_layers), found %s of %zu", name, c->layers,
+			       json_type_name(list), json_type(list) == JSON_ARRAY ? json_count(list) : 0);
+	c->heads = 0;
+	c->heads_differ = true;
+	for (struct json_iter it = json_iterate(list); json_next(&it); i++) {
+		if (!json_uint(it.value, &heads) || heads < 1 || heads > HEADS_MAX || heads % c->kv_heads)
+			return err_set(em, ERR_INVALID, "config.json: \"%s\"[%u] must be a multiple of num_key_value_heads, which is %u, up to %d", name, i, c->kv_heads,
+				       HEADS_MAX);
+		c->heads_by_layer[i] = (u32)heads;
+		c->heads = heads > c->heads ? (u32)heads : c->heads;
+	}
+	return ERR_OK;
+}
+
+enum err config_read_gating(struct model_config *c, json_val field, struct err_msg *em)
+{
+	bool on = true;
+
+	c->gate_by_head = !json_present(field) || (json_bool(field, &on) && on) || json_string_equals(field, "per-head");
+	if (c->gate_by_head || json_string_equals(field, "per-element"))
+		return ERR_OK;
+	return err_set(em, ERR_UNSUPPORTED, "config.json: \"gating\" is '%.64s'; supported: true, per-head, per-element",
+		       json_cstr(field, json_type(field) == JSON_BOOL ? "false" : json_type_name(field)));
 }

@@ -128,6 +128,11 @@ MUST_CHECK enum err config_read_seq_length(struct model_config *c, json_val v, s
  * own_kv_layers, kv_heads and intermediate, too. ERR_FORMAT, ERR_INVALID, ERR_UNSUPPORTED: name layer and field. */
 MUST_CHECK enum err config_read_by_layer(struct model_config *c, json_val v, struct err_msg *em);
 
+/* "num_attention_heads_per_layer", with `c` filled up to the numbers of heads: fills heads_by_layer, and makes `heads` the most. ERR_FORMAT, ERR_INVALID. */
+MUST_CHECK enum err config_read_heads(struct model_config *c, json_val v, struct err_msg *em);
+/* "gating": whether heads have one gate each or one for each of their values (gate_by_head). ERR_UNSUPPORTED: it is another word. */
+MUST_CHECK enum err config_read_gating(struct model_config *c, json_val field, struct err_msg *em);
+
 /* Of families with arch.attention_free: that no field speaks of attention, what stands for its numbers, and the layers' flags, with `c` filled up to
  * the number of layers. */
 MUST_CHECK enum err config_read_attention_free(struct model_config *c, json_val v, struct err_msg *em);

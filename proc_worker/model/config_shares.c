@@ -26,6 +26,11 @@ static u32 share_kv_heads(u32 kv_heads, u32 rank, u32 ranks, u32 *first)
 	return kv_heads >= ranks ? kv_heads / ranks : 1;
 }
 
+u32 model_shard_heads(const struct model_shard *s, const struct model_config *c, u32 layer)
+{
+	return c->heads_differ ? model_heads(c, layer) / s->ranks : s->heads;
+}
+
 u32 model_shard_kv_heads(const struct model_shard *s, const struct model_config *c, u32 layer)
 {
 	u32 first;
@@ -49,6 +54,9 @@ static enum err check_layers(const struct model_config *c, u32 ranks, struct err
 	char whose[32];
 	enum err e = ERR_OK;
 
+	for (u32 i = 0; c->heads_differ && i < c->layers; i++)
+		if (model_heads(c, i) % ranks)
+			return err_set(em, ERR_INVALID, "--tensor-parallel-size %u: the %u attention heads of layer %u cannot be divided by it", ranks, model_heads(c, i), i);
 	for (u32 i = 0; !e && c->arch->by_layer && i < c->layers; i++) {
 		snprintf(whose, sizeof(whose), " (of layer %u)", i);
 		e = model_attends(c, i) ? check_kv_heads(model_kv_heads(c, i), ranks, whose, em) : ERR_OK;

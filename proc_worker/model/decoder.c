@@ -10,6 +10,7 @@
 #include "common/region.h"
 #include "proc_worker/model/altup.h"
 #include "proc_worker/model/experts_beside.h"
+#include "proc_worker/model/head_gate.h"
 #include "proc_worker/model/latent.h"
 #include "proc_worker/model/layer_inputs.h"
 #include "proc_worker/model/qk_norm.h"
@@ -304,7 +305,7 @@ static struct kern_rope_kv_args rope_args(const struct decoder *d, u32 index, co
 					  .slots = in->slots,
 					  .kv = to,
 					  .tokens = d->narrowed ? in->rows : in->tokens,
-					  .heads = c->shard->heads,
+					  .heads = model_shard_heads(c->shard, m, index),
 					  .rope_dim = flags & LAYER_NO_ROPE ? 0 : by->dim,
 					  .rope_apart = by->head / 2,
 					  .q_stride = decoder_qkv_stride(d, index),
@@ -314,22 +315,6 @@ static struct kern_rope_kv_args rope_args(const struct decoder *d, u32 index, co
 					  .layer_norms = m->arch->head_layer_norms,
 					  .norm_v = m->arch->global_heads || m->arch->altup,
 					  .v_is_k = flags & LAYER_GLOBAL && m->value_is_key};
-}
-
-/* What the heads' outputs are weighed by, behind q, k and v. */
-static enum err gate_heads(struct decoder *d, u32 index, u32 tokens, struct err_msg *em)
-{
-	const struct decoder_config *c = &d->config;
-	const u32 width = c->shard->heads * model_head_dim(c->model, index);
-	const struct kern_gate_args a = {.x = d->qkv,
-					 .gate = d->qkv + decoder_qkv_stride(d, index) - width,
-					 .tokens = tokens,
-					 .groups = 1,
-					 .width = width,
-					 .stride = decoder_qkv_stride(d, index),
-					 .sigmoid = true};
-
-	return c->model->output_gate ? decoder_failed(c->ops->gate(c->ctx, &a), "gate", em) : ERR_OK;
 }
 
 static enum err attend(struct decoder *d, u32 index, const struct inputs *in, const struct kern_kv *kv,
@@ -347,7 +332,7 @@ static enum err attend(struct decoder *d, u32 index, const struct inputs *in, co
 						.block_stride = in->block_stride,
 						.rows = in->rows,
 						.tokens = rope.tokens,
-						.heads = c->shard->heads,
+						.heads = model_shard_heads(c->shard, c->model, index),
 						.stride = decoder_qkv_stride(d, index),
 						.scale = c->model->attention_scale,
 						.soft_cap = c->model->attention_soft_cap,
@@ -366,7 +351,7 @@ static enum err attend(struct decoder *d, u32 index, const struct inputs *in, co
 	if (!e)
 		e = decoder_failed(c->ops->attention(c->ctx, &attention), "attention", em);
 	if (!e)
-		e = gate_heads(d, index, attention.tokens, em);
+		e = head_gate(d, index, attention.tokens, em);
 	const u32 width = attention.heads * c->model->head_dim;
 	return e ? e : sub_norm(d, d->qkv + decoder_attention_at(d, index), w->attn_sub_norm, attention.tokens, attention.stride, width,
 				c->model->heads * c->model->head_dim, em);

@@ -57,7 +57,7 @@ bool decoder_narrows(const struct decoder *d, u32 index, const struct inputs *in
 /* The values of a token that narrowing keeps of its queries, keys and values: `*at` is where they begin. */
 static size_t kept_width(const struct decoder *d, u32 index, size_t *at)
 {
-	const size_t heads = (size_t)d->config.shard->heads * model_head_dim(d->config.model, index);
+	const size_t heads = (size_t)model_shard_heads(d->config.shard, d->config.model, index) * model_head_dim(d->config.model, index);
 
 	*at = decoder_is_beside(d, index) ? 0 : decoder_mixed_at(d, index);
 	if (decoder_is_beside(d, index))

@@ -437,6 +437,8 @@ static const struct {
 	{"self_attn.g_proj.", "self_attn.gate_proj."},
 	{".feedforward_layer_norm.", ".post_attention_layernorm."}, /* of OLMo Hybrid, where transformers names norms of all layers as those of recurrent ones */
 	{".mlp.post_mlp_layernorm.", ".post_mlp_layernorm."},
+	{".mlp.shared_expert.", ".mlp.shared_experts."},
+	{".mlp.experts.e_score_correction_bias", ".mlp.gate.e_score_correction_bias"},
 	{".moe.router.expert_bias", ".mlp.gate.e_score_correction_bias"},
 	{".post_attn_norm.", ".post_self_attn_layernorm."},
 	{".post_ffn_norm.", ".post_mlp_layernorm."},

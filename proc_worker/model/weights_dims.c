@@ -125,19 +125,21 @@ u32 weights_dim(const struct model_config *c, enum arch_dim d, u32 layer)
 	case DIM_HEAD:
 		return c->head_dim;
 	case DIM_HEAD_COUNT:
-		return c->heads;
+		return model_heads(c, layer);
+	case DIM_HEAD_GATES:
+		return model_heads(c, layer) * (c->gate_by_head ? 1 : c->head_dim);
 	case DIM_KV_HEAD_COUNT:
 		return model_kv_heads(c, layer);
 	case DIM_HEADS:
-		return c->heads * c->head_dim;
+		return model_heads(c, layer) * c->head_dim;
 	case DIM_KV_HEADS:
 		return model_kv_heads(c, layer) * c->head_dim;
 	case DIM_HEADS_KV:
-		return (c->heads + model_kv_heads(c, layer)) * c->head_dim;
+		return (model_heads(c, layer) + model_kv_heads(c, layer)) * c->head_dim;
 	case DIM_HEADS_TWO:
 		return 2 * c->heads * c->head_dim;
 	case DIM_QKV:
-		return (c->heads + 2 * model_kv_heads(c, layer)) * c->head_dim;
+		return (model_heads(c, layer) + 2 * model_kv_heads(c, layer)) * c->head_dim;
 	case DIM_INTERMEDIATE:
 		return model_intermediate(c, layer);
 	case DIM_GATE_UP:
@@ -172,11 +174,12 @@ struct weights_range weights_dim_share(const struct weights_plan *p, enum arch_d
 	case DIM_VOCAB:
 		return (struct weights_range){s->vocab_first, s->vocab_rows};
 	case DIM_HEAD_COUNT:
-		return (struct weights_range){s->rank * s->heads, s->heads};
+	case DIM_HEAD_GATES:
+		return (struct weights_range){weights_dim(c, d, layer) / s->ranks * s->rank, weights_dim(c, d, layer) / s->ranks};
 	case DIM_KV_HEAD_COUNT:
 		return (struct weights_range){model_shard_kv_first(s, c, layer), kv_heads};
 	case DIM_HEADS:
-		return (struct weights_range){s->rank * s->heads * c->head_dim, s->heads * c->head_dim};
+		return (struct weights_range){s->rank * model_shard_heads(s, c, layer) * c->head_dim, model_shard_heads(s, c, layer) * c->head_dim};
 	case DIM_HEADS_QUERY:
 	case DIM_HEADS_VALUE:
 		return (struct weights_range){weights_dim(c, d, layer) / s->ranks * s->rank, weights_dim(c, d, layer) / s->ranks};

@@ -368,7 +368,8 @@ exaone4_5/exaone4-hub glm46v/glm4v_moe_text-odd granite4_vision/granite4_vision_
 glm_ocr/glm_ocr_text-odd granite_docling/granite_docling_text-hub paddleocr_vl/paddleocr_vl_text-odd qwen2_5_omni_thinker/qwen2_5_omni_text-talks qwen3_omni_moe_thinker/qwen3_omni_moe_text-talks
 nanochat/none nanochat/odd apertus1p5_text/none apertus1p5_text/odd apertus1p5_text/save-whole
 kolibri1/none kolibri1/odd kolibri1/no-norm muse_glimmer/muse_glimmer_text-hub muse_glimmer/muse_glimmer_text-odd
-ernie4_5_vl_moe/ernie4_5_vl_moe_text-hub ernie4_5_vl_moe/ernie4_5_vl_moe_text-odd""".split()
+ernie4_5_vl_moe/ernie4_5_vl_moe_text-hub ernie4_5_vl_moe/ernie4_5_vl_moe_text-odd
+laguna/none laguna/per-element laguna/odd laguna/save-raw""".split()
 
 
 def kept_tensors(model, config, folder):

@@ -16,6 +16,15 @@ FAMILIES = {
     "kolibri1": {**{k: v for k, v in COMMON.items() if k != "intermediate_size"}, "architectures": ["Kolibri1ForCausalLM"], "head_dim": 12,
                  "moe_intermediate_size": 20, "norm_topk_prob": True, "num_experts_per_tok": 3, "num_hidden_layers": 6, "num_local_experts": 8,
                  "output_router_logits": False, "pad_token_id": None, "shared_expert_intermediate_size": 28, "sliding_window": 17},
+    "laguna": {**{k: v for k, v in COMMON.items() if k != "rope_theta"}, "architectures": ["LagunaForCausalLM"], "attention_bias": False, "gating": "per-head",
+               "head_dim": 12, "layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+               "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"], "moe_apply_router_weight_on_input": False, "moe_intermediate_size": 20,
+               "moe_routed_scaling_factor": 2.5, "moe_router_logit_softcapping": 0.0, "num_attention_heads_per_layer": [4, 6, 6, 4], "num_experts": 8,
+               "num_experts_per_tok": 3, "num_hidden_layers": 4, "output_router_logits": False, "pad_token_id": None, "router_aux_loss_coef": 0.0,
+               "shared_expert_intermediate_size": 28, "sliding_window": 17, "rope_parameters": {
+                   "full_attention": {"rope_type": "yarn", "rope_theta": 500000.0, "factor": 4.0, "original_max_position_embeddings": 32, "beta_fast": 16.0,
+                                      "beta_slow": 1.0, "attention_factor": 1.1, "partial_rotary_factor": 0.5},
+                   "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 1.0}}},
     "muse_glimmer_text": {**{k: v for k, v in COMMON.items() if k not in ("hidden_act", "rope_theta")}, "attention_bias": False, "final_logit_softcapping": 20.0,
                           "head_dim": 12, "hidden_activation": "silu", "num_hidden_layers": 5, "output_multiplier": 0.7, "pad_token_id": None,
                           "post_norm_eps": 1e-3, "qk_scale_factor": 2.5, "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"},
@@ -24,6 +33,7 @@ FAMILIES = {
                              "moe_norm_min": 1e-12, "moe_num_experts": 8, "moe_num_shared_experts": 2, "output_router_logits": False, "pad_token_id": None,
                              "rope_parameters": {"rope_theta": 500000.0, "rope_type": "default", "mrope_section": [2, 2, 1]}, "router_aux_loss_coef": 0.001, "use_bias": False},
 }
+LISTS = ("layer_types", "mlp_layer_types", "num_attention_heads_per_layer")
 # These are only ever parts: families_vision.py.
 PARTS = ("muse_glimmer_text", "ernie4_5_vl_moe_text")
 # Models that have it as a part.
@@ -33,10 +43,11 @@ WHOLES = {"apertus1p5_text": {"architectures": ["Apertus1p5ForConditionalGenerat
 
 def variants(family):
     yield "none", {}
-    yield "mha", {"num_key_value_heads": 4}
-    yield "kv-missing", {"num_key_value_heads": MISSING}
-    yield "one-layer", {"num_hidden_layers": 1, "vocab_size": 128}
-    yield "deep", {"num_hidden_layers": 13}
+    if family != "laguna":
+        yield "mha", {"num_key_value_heads": 4}
+        yield "kv-missing", {"num_key_value_heads": MISSING}
+    yield "one-layer", {"num_hidden_layers": 1, "vocab_size": 128, **({k: FAMILIES[family][k][:1] for k in LISTS} if family == "laguna" else {})}
+    yield "deep", {"num_hidden_layers": 13, **({k: (FAMILIES[family][k] * 4)[:13] for k in LISTS} if family == "laguna" else {})}
     if family == "nanochat":
         yield "head-dim", {"head_dim": 22}
         yield "bias", {"attention_bias": True}
@@ -57,6 +68,25 @@ def variants(family):
         yield "head-dim", {"head_dim": 22}
         yield "tied", {"output_vocab_size": MISSING, "tie_word_embeddings": True}
         yield "defaults", {k: MISSING for k in ("attention_bias", "hidden_act", "output_vocab_size", "rms_norm_eps", "tie_word_embeddings")}
+    if family == "laguna":
+        default = {"rope_type": "default", "rope_theta": 10000.0}
+        yield "per-element", {"gating": "per-element"}
+        yield "gating-true", {"gating": True}
+        yield "gating-missing", {"gating": MISSING}
+        yield "heads-alike", {"num_attention_heads_per_layer": MISSING}
+        yield "heads-few-first", {"num_attention_heads_per_layer": [8, 2, 4, 6]}
+        yield "heads-local-wide", {"num_attention_heads_per_layer": [2, 8, 8, 8], "gating": "per-element"}
+        yield "mqa", {"num_key_value_heads": 1}
+        yield "full", {"layer_types": MISSING}
+        yield "all-sparse", {"mlp_layer_types": ["sparse"] * 4}
+        yield "dense-missing", {"mlp_layer_types": MISSING}
+        yield "ropes", {"rope_parameters": {"full_attention": {**default, **LLAMA3, "partial_rotary_factor": 0.67}, "sliding_attention": {**default, "partial_rotary_factor": 0.34}}}
+        yield "ropes-plain", {"rope_parameters": {"full_attention": default, "sliding_attention": default}}
+        yield "experts", {"num_experts": 16, "num_experts_per_tok": 7}
+        yield "top-1", {"num_experts_per_tok": 1}
+        yield "tied", {"tie_word_embeddings": True}
+        yield "defaults", {k: MISSING for k in ("attention_bias", "moe_apply_router_weight_on_input", "moe_routed_scaling_factor", "moe_router_logit_softcapping",
+                                                "rms_norm_eps", "tie_word_embeddings")}
     if family == "kolibri1":
         yield "no-norm", {"norm_topk_prob": False}
         yield "norm-missing", {"norm_topk_prob": MISSING}
@@ -68,6 +98,9 @@ def variants(family):
         yield "defaults", {k: MISSING for k in ("norm_topk_prob", "rms_norm_eps", "rope_theta", "tie_word_embeddings")}
         yield "tied", {"tie_word_embeddings": True}
         yield "act-gelu", {"hidden_act": "gelu"}
+    if family == "laguna":
+        yield "odd", {**SHAPES["odd"], "head_dim": 20, "moe_intermediate_size": 21, "shared_expert_intermediate_size": 33, "num_attention_heads_per_layer": [6, 9, 3, 12]}
+        return
     yield "odd", {**({"moe_intermediate_size": 21, "shared_expert_intermediate_size": 33} if family == "kolibri1" else {}), **SHAPES["odd"], **({"output_vocab_size": 71} if family == "apertus1p5_text" else {})}
 
 

@@ -120,3 +120,36 @@ Test(config_newer, ernie_vl_has_experts_for_text_of_the_first_width)
 	said_refused(ERNIE_WHOLE, ERNIE_OF("[8, 8]", ""), "", ERR_FORMAT, "\"moe_num_experts\"");
 	said_refused(ERNIE_WHOLE, ERNIE(", \"use_bias\": true"), "", ERR_UNSUPPORTED, "\"use_bias\" is set");
 }
+
+#define LAGUNA "LagunaForCausalLM"
+#define LAGUNA_ROPE(full, sliding) "\"rope_parameters\": {\"full_attention\": {" full "}, \"sliding_attention\": {" sliding "}}, "
+#define LAGUNA_MORE \
+	LAGUNA_ROPE("\"rope_theta\": 500000.0, \"partial_rotary_factor\": 0.5", "\"rope_theta\": 10000.0") \
+	"\"head_dim\": 16, \"num_experts\": 8, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 24, \"shared_expert_intermediate_size\": 40"
+
+Test(config_newer, layers_of_laguna_have_heads_of_their_own_number)
+{
+	struct model_shard s;
+	struct err_msg em;
+
+	good(LAGUNA, LAGUNA_MORE ", \"num_attention_heads_per_layer\": [4, 8, 8, 4, 6], \"moe_routed_scaling_factor\": 2.5, \"sliding_window\": 8, \"layer_types\": "
+				 "[\"full_attention\", \"sliding_attention\", \"sliding_attention\", \"full_attention\", \"full_attention\"]");
+	cr_assert(c.heads == 8 && model_heads(&c, 0) == 4 && model_heads(&c, 4) == 6 && c.rope.dim == 8 && c.local_rope.dim == 16 && c.router.scale == 2.5f);
+	cr_assert(c.output_gate && c.gate_by_head && c.shared_intermediate == 40 && c.normalize_experts && c.router.sigmoid && c.window == 8);
+	cr_assert(!(c.layer_flags[0] & (LAYER_EXPERTS | LAYER_WINDOW)) && (c.layer_flags[1] & LAYER_EXPERTS) && (c.layer_flags[1] & LAYER_LOCAL_ROPE));
+	cr_assert_eq(model_shard_init(&s, &c, 1, 2, &em), ERR_OK);
+	cr_assert(s.heads == 4 && model_shard_heads(&s, &c, 0) == 2 && model_shard_heads(&s, &c, 4) == 3);
+	cr_assert_eq(model_shard_init(&s, &c, 1, 4, &em), ERR_INVALID);
+	cr_assert(strstr(em.text, "the 6 attention heads of layer 4 cannot be divided by it"), "%s", em.text);
+	good(LAGUNA, LAGUNA_MORE ", \"gating\": \"per-element\"");
+	cr_assert(!c.gate_by_head && model_heads(&c, 3) == 4 && !(c.layer_flags[1] & LAYER_WINDOW));
+	refused(LAGUNA, LAGUNA_MORE ", \"gating\": false", ERR_UNSUPPORTED, "\"gating\" is 'false'; supported: true, per-head, per-element");
+	refused(LAGUNA, LAGUNA_MORE ", \"gating\": \"none\"", ERR_UNSUPPORTED, "\"gating\" is 'none'");
+	refused(LAGUNA, LAGUNA_MORE ", \"num_attention_heads_per_layer\": [4, 8, 8, 4]", ERR_FORMAT, "\"num_attention_heads_per_layer\" must be an array of 5 numbers");
+	refused(LAGUNA, LAGUNA_MORE ", \"num_attention_heads_per_layer\": [4, 8, 8, 4, 5]", ERR_INVALID, "\"num_attention_heads_per_layer\"[4] must be a multiple of");
+	refused(LAGUNA, LAGUNA_MORE ", \"moe_router_logit_softcapping\": 30.0", ERR_UNSUPPORTED, "\"moe_router_logit_softcapping\" is set");
+	refused(LAGUNA, LAGUNA_MORE ", \"moe_apply_router_weight_on_input\": true", ERR_UNSUPPORTED, "\"moe_apply_router_weight_on_input\" is set");
+	refused(LAGUNA, LAGUNA_MORE ", \"attention_bias\": true", ERR_UNSUPPORTED, "\"attention_bias\" is set");
+	refused(LAGUNA, "\"num_experts\": 8, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 24, \"shared_expert_intermediate_size\": 40", ERR_FORMAT,
+		"(or \"rope_parameters\") is missing");
+}
