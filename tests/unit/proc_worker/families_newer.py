@@ -176,3 +176,17 @@ def cases():
             yield "%s/%s" % (family, name), family, config(family, changes), {"ranks": 3} if name == "odd" else {}
         for name, save in saves(family):
             yield "%s/save-%s" % (family, name), family, config(family, {"torch_dtype": save.get("dtype", "float32")}), save
+
+
+def device_cases():
+    """As families_cases.device_cases."""
+    import families_vision  # which has the families of this file for parts
+
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "torch_dtype": "bfloat16"}
+    for family in ("nanochat", "apertus1p5_text"):
+        yield family, config(family, sizes), {}
+    part = config("muse_glimmer_text", {**sizes, "head_dim": 16, "qk_scale_factor": 0.6, "post_norm_eps": 0.05, "torch_dtype": MISSING})
+    yield "muse_glimmer", families_vision.whole("muse_glimmer", part, torch_dtype="bfloat16"), {}
+    part = config("ernie4_5_vl_moe_text", {**sizes, "moe_k": 7, "moe_num_experts": 16, "rope_parameters": {
+        "rope_theta": 500000.0, "rope_type": "default", "mrope_section": [3, 3, 2]}, "torch_dtype": MISSING})
+    yield "ernie4_5_vl_moe", families_vision.whole("ernie4_5_vl_moe", part, torch_dtype="bfloat16"), {}
