@@ -268,6 +268,33 @@ Test(reference, assignments_are_numbered_by_expert_and_then_by_token)
 	near_to(weights[0] + weights[1], 1);
 }
 
+/* A bias that makes up for the difference of the scores, but not for that of the logits. */
+Test(reference, experts_may_be_chosen_by_logits_and_weighed_by_scores)
+{
+	struct kern_ops ops = ref_ops();
+	struct kern_ctx ctx = {0};
+	const float logits[2] = {3, 2}, bias[2] = {0, 0.5f};
+	float weight;
+	u32 assignment, token_of, start[3];
+	struct kern_moe_route_args a = {.logits = logits,
+					.bias = bias,
+					.weights = &weight,
+					.assignments = &assignment,
+					.tokens_of = &token_of,
+					.expert_start = start,
+					.tokens = 1,
+					.experts = 2,
+					.top = 1,
+					.sigmoid = true};
+	ops.moe_route(&ctx, &a);
+	cr_assert(start[1] == 0 && start[2] == 1);
+	near_to(weight, 1 / (1 + exp(-2)));
+	a.by_logits = true;
+	ops.moe_route(&ctx, &a);
+	cr_assert(start[1] == 1 && start[2] == 1);
+	near_to(weight, 1 / (1 + exp(-3)));
+}
+
 Test(reference, what_experts_say_is_weighted_and_so_is_the_one_of_all_tokens)
 {
 	struct kern_ops ops = ref_ops();
