@@ -58,6 +58,10 @@ MUST_CHECK enum err config_read_tied(struct model_config *c, json_val whole, jso
  * ERR_UNSUPPORTED names the first that is none of these. */
 MUST_CHECK enum err config_check_fields(const struct arch *arch, json_val v, struct err_msg *em);
 
+/* Activation, biases, caps, multipliers and epsilon: after the architecture and the sizes are known. ERR_INVALID, ERR_UNSUPPORTED, of a field that
+ * *em names. */
+MUST_CHECK enum err config_read_arithmetic(struct model_config *c, json_val v, struct err_msg *em);
+
 /* Leaves the layers out that "cross_attention_layers" has: `left_out`, and `layers` are the others. ERR_FORMAT, ERR_INVALID. */
 MUST_CHECK enum err config_leave_out(struct model_config *c, json_val v, struct err_msg *em);
 

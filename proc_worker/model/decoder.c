@@ -18,190 +18,14 @@
 #include "proc_worker/model/sparse_gate.h"
 #include "proc_worker/model/sub_norm.h"
 
-enum { NORM_TOKENS = 16 /* for a thread at least, where products norm by themselves: they share them out by tiles of rows */ };
-
 /* ---------------------------------------------------------------- layers */
-
-enum err decoder_failed(enum err e, const char *op, struct err_msg *em)
-{
-	return e ? err_set(em, e, "%s: %s", op, err_text(e)) : ERR_OK;
-}
-
-enum err decoder_norm(struct decoder *d, float *out, float *x, const float *add, const float *weight,
-		      const float *bias, u32 tokens, struct err_msg *em)
-{
-	const struct decoder_config *c = &d->config;
-	struct kern_layernorm_args layer = {.out = out,
-					    .x = x,
-					    .add = add,
-					    .weight = weight,
-					    .bias = bias,
-					    .eps = c->model->norm_eps,
-					    .tokens = tokens,
-					    .hidden = c->model->hidden};
-	struct kern_rmsnorm_args a = {.out = out,
-				      .x = x,
-				      .add = add,
-				      .weight = weight,
-				      .scale = add ? d->scale : NULL,
-				      .eps = c->model->norm_eps,
-				      .tokens = tokens,
-				      .hidden = c->model->hidden};
-
-	if (add && x == d->x)
-		d->scale = NULL;
-	return c->model->arch->layer_norm ? decoder_failed(c->ops->layernorm(c->ctx, &layer), "layernorm", em)
-					  : decoder_failed(c->ops->rmsnorm(c->ctx, &a), "rmsnorm", em);
-}
-
-/* What blocks have left beside the stream, if anything; whoever asks adds it. */
-static const float *take_delta(struct decoder *d)
-{
-	const float *delta = d->pending ? d->delta : NULL;
-
-	d->pending = false;
-	return delta;
-}
-
-/* What a block reads, after adding `add` to the stream. */
-static enum err block_input(struct decoder *d, const float *add, const float *weight, const float *bias, u32 tokens,
-			    struct err_msg *em)
-{
-	d->input = weight ? d->normed : d->x;
-	d->unnormed = NULL;
-	return weight || add ? decoder_norm(d, weight ? d->normed : NULL, d->x, add, weight, bias, tokens, em) : ERR_OK;
-}
-
-/* Whether a product may norm what it reads by itself: it is of so many tokens. */
-static bool product_norms(const struct decoder *d, const float *weight, const float *bias, u32 tokens)
-{
-	const u32 threads = kern_threads_count(d->config.ctx->threads);
-
-	return weight && !bias && tokens > KERN_CPU_UNFUSED_TOKENS && tokens >= NORM_TOKENS * threads && !d->config.model->arch->layer_norm &&
-	       !d->lora.active_count;
-}
-
-/* The same for a block whose first product may do so. */
-static enum err product_input(struct decoder *d, const float *weight, const float *bias, u32 tokens, struct err_msg *em)
-{
-	const float *add = take_delta(d);
-
-	if (add || !product_norms(d, weight, bias, tokens))
-		return block_input(d, add, weight, bias, tokens, em);
-	d->input = d->normed;
-	d->unnormed = weight;
-	return ERR_OK;
-}
-
-/* What product_input has put off, of tokens from `first` on. */
-static enum err norm_input(struct decoder *d, u32 first, u32 tokens, struct err_msg *em)
-{
-	const size_t at = (size_t)first * d->config.model->hidden;
-	const float *weight = d->unnormed;
-
-	d->unnormed = NULL;
-	return weight ? decoder_norm(d, d->normed + at, d->x + at, NULL, weight, NULL, tokens - first, em) : ERR_OK;
-}
-
-/* Where a block's last product goes: straight into the stream, unless ranks, a norm or another block come in between, the block reads
- * the stream itself, or a bias is added. Else beside it. */
-static float *block_output(struct decoder *d, const float *post_norm, const float *bias)
-{
-	d->pending = d->config.collectives || post_norm || bias || d->config.model->parallel || d->input == d->x;
-	return d->pending ? d->delta : d->x;
-}
-
-/* Of a layer's MLP, or of its experts. */
-static const struct kern_weight *first_of_mlp(const struct decoder *d, u32 index)
-{
-	const struct layer_weights *l = &d->config.weights->layers[index];
-
-	return d->config.model->layer_flags[index] & LAYER_EXPERTS ? &l->router : l->gate_up.n ? &l->gate_up : &l->down;
-}
-
-/* The first matrix of layer `index`; behind the last one come the logits. */
-static const struct kern_weight *first_of_layer(const struct decoder *d, u32 index)
-{
-	const struct model_weights *weights = d->config.weights;
-
-	for (; index < weights->layer_count; index++) {
-		const struct layer_weights *l = &weights->layers[index];
-		const struct kern_weight *first = l->qkv.n ? &l->qkv : l->attn_out.n ? &l->attn_out : first_of_mlp(d, index);
-		if (first->n)
-			return first;
-	}
-	return &weights->lm_head;
-}
-
-/* The matrix that a step reads after `w` of layer `index`; NULL where it depends on more than the layer. After the logits comes the next step. */
-static const struct kern_weight *matrix_after(const struct decoder *d, u32 index, const struct kern_weight *w)
-{
-	const struct model_weights *weights = d->config.weights;
-	const struct layer_weights *l = &weights->layers[index];
-
-	if (w == &l->qkv)
-		return l->q_b.n ? &l->q_b : l->x_proj.n ? &l->x_proj : l->decay_b.n ? &l->decay_b : l->state_out.n ? &l->state_out : &l->attn_out;
-	if (w == &l->state_out)
-		return &l->attn_out;
-	if (w == &l->attn_out && first_of_mlp(d, index)->n)
-		return first_of_mlp(d, index);
-	if (w == &l->gate_up)
-		return &l->down;
-	if (w == &weights->lm_head)
-		return first_of_layer(d, 0);
-	return first_of_layer(d, index + 1);
-}
-
-static struct kern_matmul_args product_args(const struct decoder *d, float *out, bool accumulate, const float *x,
-					    const struct kern_weight *w, const float *bias, u32 index, u32 tokens)
-{
-	return (struct kern_matmul_args){.out = out,
-					 .x = x,
-					 .w = w,
-					 .bias = bias,
-					 .tokens = tokens,
-					 .x_stride = w->k,
-					 .out_stride = w->n,
-					 .accumulate = accumulate,
-					 .next = matrix_after(d, index, w)};
-}
-
-/* The last product of attention, or of what a layer has instead. */
-static struct kern_matmul_args attention_args(const struct decoder *d, float *out, bool accumulate, u32 index, u32 tokens)
-{
-	const struct kern_weight *w = &d->config.weights->layers[index].attn_out;
-	const bool latent = decoder_is_latent(d, index);
-	const float *x = latent ? d->values : d->qkv + decoder_mixed_at(d, index);
-	struct kern_matmul_args a = product_args(d, out, accumulate, x, w, NULL, index, tokens);
-
-	if (!latent)
-		a.x_stride = decoder_qkv_stride(d, index);
-	return a;
-}
-
-enum err decoder_product(struct decoder *d, float *out, const float *x, const struct kern_weight *w,
-			 const float *bias, u32 index, u32 tokens, struct err_msg *em)
-{
-	const struct decoder_config *c = &d->config;
-	struct kern_matmul_args a = product_args(d, out, false, x, w, bias, index, tokens);
-
-	return decoder_failed(c->ops->matmul(c->ctx, &a), "matmul", em);
-}
-
-/* What adapters add to a product that was just computed, of tokens from `first` on. */
-static enum err adapt(struct decoder *d, const struct kern_matmul_args *a, enum lora_product product, u32 index, u32 first, struct err_msg *em)
-{
-	struct lora_call call = {index, product, a->out, a->x, first, a->tokens, d->narrowed};
-
-	return d->lora.active_count ? lora_step_add(&d->lora, &call, a->x_stride, a->out_stride, em) : ERR_OK;
-}
 
 /* What a state beside attention has made, to where `attention` is to go, which is then to be added. */
 static enum err state_sum(struct decoder *d, struct kern_matmul_args *attention, u32 index, struct err_msg *em)
 {
 	const struct recurrent_layout l = recurrent_layout(d->config.model, d->config.shard);
 	const struct kern_weight *w = &d->config.weights->layers[index].state_out;
-	struct kern_matmul_args a = product_args(d, attention->out, attention->accumulate, d->qkv + l.out, w, NULL, index, attention->tokens);
+	struct kern_matmul_args a = decoder_product_args(d, attention->out, attention->accumulate, d->qkv + l.out, w, NULL, index, attention->tokens);
 
 	a.x_stride = l.stride;
 	attention->accumulate = true;
@@ -213,7 +37,7 @@ static enum err attention_sum(struct decoder *d, float *out, u32 index, u32 toke
 {
 	const struct decoder_config *config = &d->config;
 	struct collectives *c = config->collectives;
-	struct kern_matmul_args a = attention_args(d, c ? collectives_buffer(c) : out, out == d->x, index, tokens);
+	struct kern_matmul_args a = decoder_attention_args(d, c ? collectives_buffer(c) : out, out == d->x, index, tokens);
 
 	if (config->shard->rank == 0)
 		a.bias = config->weights->layers[index].attn_out_bias;
@@ -221,7 +45,7 @@ static enum err attention_sum(struct decoder *d, float *out, u32 index, u32 toke
 	if (!e)
 		e = decoder_failed(config->ops->matmul(config->ctx, &a), "matmul", em);
 	if (!e)
-		e = adapt(d, &a, LORA_ATTN_OUT, index, 0, em);
+		e = decoder_adapt(d, &a, LORA_ATTN_OUT, index, 0, em);
 	if (!e && c)
 		e = collectives_all_reduce(c, out, (size_t)tokens * a.w->n, em);
 	return e;
@@ -436,7 +260,7 @@ static enum err project(struct decoder *d, u32 index, u32 tokens, struct err_msg
 	const bool latent = decoder_is_latent(d, index), now = latent || c->model->output_gate || decoder_is_recurrent(d, index);
 	const float *bias = now ? c->weights->layers[index].qkv_bias : NULL; /* of others rope_kv adds it */
 	const struct kern_matmul_fusion fusion = {.norm_weight = d->unnormed, .norm_eps = c->model->norm_eps};
-	struct kern_matmul_args a = product_args(d, latent ? d->low : d->qkv, false, d->x, w, bias, index, tokens);
+	struct kern_matmul_args a = decoder_product_args(d, latent ? d->low : d->qkv, false, d->x, w, bias, index, tokens);
 	enum err e = ERR_UNSUPPORTED;
 
 	a.fusion = &fusion;
@@ -445,7 +269,7 @@ static enum err project(struct decoder *d, u32 index, u32 tokens, struct err_msg
 		e = c->ops->matmul(c->ctx, &a);
 	if (e != ERR_UNSUPPORTED)
 		return decoder_failed(e, "matmul of a norm", em);
-	e = norm_input(d, 0, tokens, em);
+	e = decoder_norm_input(d, 0, tokens, em);
 	a.x = d->input;
 	a.fusion = NULL;
 	return e ? e : decoder_failed(c->ops->matmul(c->ctx, &a), "matmul", em);
@@ -458,7 +282,7 @@ static bool puts_off(const struct decoder *d, u32 index, u32 tokens)
 	const struct layer_weights *w = &d->config.weights->layers[index];
 
 	return kern_threads_count(d->config.ctx->threads) > 1 && tokens <= MLP_TOKENS && !d->pending && !m->arch->ungated &&
-	       !(m->layer_flags[index] & (LAYER_EXPERTS | LAYER_SHORTCUT | LAYER_NO_MLP | LAYER_BESIDE)) && product_norms(d, w->mlp_norm, w->mlp_norm_bias, tokens);
+	       !(m->layer_flags[index] & (LAYER_EXPERTS | LAYER_SHORTCUT | LAYER_NO_MLP | LAYER_BESIDE)) && decoder_product_norms(d, w->mlp_norm, w->mlp_norm_bias, tokens);
 }
 
 static enum err attention_block(struct decoder *d, u32 index, const struct inputs *in,
@@ -468,16 +292,16 @@ static enum err attention_block(struct decoder *d, u32 index, const struct input
 	const bool latent = decoder_is_latent(d, index);
 	u32 tokens = d->narrowed ? in->rows : in->tokens; /* by an earlier layer */
 
-	enum err e = product_input(d, w->attn_norm, w->attn_norm_bias, tokens, em);
+	enum err e = decoder_product_input(d, w->attn_norm, w->attn_norm_bias, tokens, em);
 	if (!e && d->altup.streams) {
-		e = norm_input(d, 0, tokens, em);
+		e = decoder_norm_input(d, 0, tokens, em);
 		e = e ? e : altup_laurel(d, index, tokens, em);
 	}
 	if (!e)
 		e = project(d, index, tokens, em);
-	const struct kern_matmul_args projected = product_args(d, d->qkv, false, d->input, &w->qkv, NULL, index, tokens);
+	const struct kern_matmul_args projected = decoder_product_args(d, d->qkv, false, d->input, &w->qkv, NULL, index, tokens);
 	if (!e)
-		e = latent ? latent_project(d, w, tokens, em) : adapt(d, &projected, LORA_QKV, index, 0, em);
+		e = latent ? latent_project(d, w, tokens, em) : decoder_adapt(d, &projected, LORA_QKV, index, 0, em);
 	if (!e)
 		e = decoder_is_recurrent(d, index) ? mix(d, index, in, kv, em) : attend(d, index, in, kv, em);
 	tokens = d->narrowed ? in->rows : tokens;
@@ -485,7 +309,7 @@ static enum err attention_block(struct decoder *d, u32 index, const struct input
 		e = latent_values(d, w, tokens, em);
 	if (e)
 		return e;
-	float *out = block_output(d, w->attn_post_norm, w->attn_out_bias);
+	float *out = decoder_block_output(d, w->attn_post_norm, w->attn_out_bias);
 	d->put_off = puts_off(d, index, tokens);
 	if (d->put_off)
 		return ERR_OK;
@@ -498,14 +322,14 @@ static enum err gate_and_up(struct decoder *d, u32 index, u32 first, u32 count, 
 {
 	const struct layer_weights *w = &d->config.weights->layers[index];
 	const float *x = d->input + (size_t)first * w->gate_up.k;
-	const struct kern_matmul_args a = product_args(d, d->gate_up, false, x, &w->gate_up, w->gate_up_bias, index, count);
+	const struct kern_matmul_args a = decoder_product_args(d, d->gate_up, false, x, &w->gate_up, w->gate_up_bias, index, count);
 	enum err e = product_activated(d, index, first, count, NULL, NULL);
 
 	if (e != ERR_UNSUPPORTED)
 		return decoder_failed(e, "matmul with act_mul", em);
 	e = decoder_failed(d->config.ops->matmul(d->config.ctx, &a), "matmul", em);
 	if (!e)
-		e = adapt(d, &a, LORA_GATE_UP, index, first, em);
+		e = decoder_adapt(d, &a, LORA_GATE_UP, index, first, em);
 	return e ? e : activate(d, index, count, em);
 }
 
@@ -518,7 +342,7 @@ static enum err mlp(struct decoder *d, u32 index, u32 tokens, struct err_msg *em
 	struct collectives *c = d->config.collectives;
 	const float *bias = d->config.shard->rank == 0 ? w->down_bias : NULL;
 	const bool told = is_sparse(d, index) || w->mlp_sub_norm;
-	float *to = block_output(d, w->mlp_post_norm, w->down_bias), *out = c && !told ? collectives_buffer(c) : to;
+	float *to = decoder_block_output(d, w->mlp_post_norm, w->down_bias), *out = c && !told ? collectives_buffer(c) : to;
 	const u32 most = kern_threads_count(d->config.ctx->threads) > 1 && !told ? MLP_TOKENS : MLP_TOKENS_ALONE;
 	const u32 portions = (tokens + most - 1) / most, portion = portions ? (tokens + portions - 1) / portions : 0;
 	enum err e = ERR_OK;
@@ -526,13 +350,13 @@ static enum err mlp(struct decoder *d, u32 index, u32 tokens, struct err_msg *em
 	for (u32 first = 0; !e && first < tokens; first += portion) {
 		u32 count = (u32)least(tokens - first, portion);
 		float *y = out + (size_t)first * w->down.n;
-		struct kern_matmul_args down = product_args(d, y, to == d->x, d->activated, &w->down, bias, index, count);
+		struct kern_matmul_args down = decoder_product_args(d, y, to == d->x, d->activated, &w->down, bias, index, count);
 		e = product_activated(d, index, first, count, &down, NULL);
 		if (e != ERR_UNSUPPORTED) {
 			e = decoder_failed(e, "matmul with act_mul and another", em);
 			continue;
 		}
-		e = norm_input(d, first, tokens, em);
+		e = decoder_norm_input(d, first, tokens, em);
 		if (!e)
 			e = gate_and_up(d, index, first, count, em);
 		if (!e)
@@ -540,7 +364,7 @@ static enum err mlp(struct decoder *d, u32 index, u32 tokens, struct err_msg *em
 		if (!e)
 			e = decoder_failed(d->config.ops->matmul(d->config.ctx, &down), "matmul", em);
 		if (!e)
-			e = adapt(d, &down, LORA_DOWN, index, first, em);
+			e = decoder_adapt(d, &down, LORA_DOWN, index, first, em);
 	}
 	if (!e && c && told)
 		memcpy(collectives_buffer(c), out, (size_t)tokens * w->down.n * sizeof(float));
@@ -551,9 +375,9 @@ static enum err mlp(struct decoder *d, u32 index, u32 tokens, struct err_msg *em
 static enum err mlp_behind(struct decoder *d, u32 index, u32 tokens, struct err_msg *em)
 {
 	const struct layer_weights *w = &d->config.weights->layers[index];
-	const struct kern_matmul_args before = attention_args(d, d->x, true, index, tokens);
-	float *to = block_output(d, w->mlp_post_norm, w->down_bias);
-	const struct kern_matmul_args down = product_args(d, to, to == d->x, d->activated, &w->down, w->down_bias, index, tokens);
+	const struct kern_matmul_args before = decoder_attention_args(d, d->x, true, index, tokens);
+	float *to = decoder_block_output(d, w->mlp_post_norm, w->down_bias);
+	const struct kern_matmul_args down = decoder_product_args(d, to, to == d->x, d->activated, &w->down, w->down_bias, index, tokens);
 	enum err e = product_activated(d, index, 0, tokens, &down, &before);
 
 	if (e != ERR_UNSUPPORTED)
@@ -575,12 +399,12 @@ static enum err mlp_input(struct decoder *d, const struct layer_weights *w, bool
 	enum err e = ERR_OK;
 
 	if (!d->config.model->parallel && !has_experts)
-		return product_input(d, w->mlp_norm, w->mlp_norm_bias, tokens, em);
+		return decoder_product_input(d, w->mlp_norm, w->mlp_norm_bias, tokens, em);
 	if (!d->config.model->parallel)
-		return block_input(d, take_delta(d), w->mlp_norm, w->mlp_norm_bias, tokens, em);
+		return decoder_block_input(d, decoder_take_delta(d), w->mlp_norm, w->mlp_norm_bias, tokens, em);
 	if (w->mlp_norm)
-		e = block_input(d, NULL, w->mlp_norm, w->mlp_norm_bias, tokens, em);
-	return e ? e : decoder_norm(d, NULL, d->x, take_delta(d), NULL, NULL, tokens, em);
+		e = decoder_block_input(d, NULL, w->mlp_norm, w->mlp_norm_bias, tokens, em);
+	return e ? e : decoder_norm(d, NULL, d->x, decoder_take_delta(d), NULL, NULL, tokens, em);
 }
 
 static enum err mlp_block(struct decoder *d, u32 index, u32 tokens, struct err_msg *em)
@@ -609,11 +433,11 @@ static enum err linear_block(struct decoder *d, u32 index, enum lora_product pro
 	const struct layer_weights *l = &d->config.weights->layers[index];
 	const struct kern_weight *w = product == LORA_ATTN_OUT ? &l->attn_out : &l->down;
 
-	enum err e = block_input(d, take_delta(d), w == &l->down ? l->mlp_norm : l->attn_norm, NULL, tokens, em);
-	const struct kern_matmul_args a = product_args(d, d->x, true, d->input, w, NULL, index, tokens);
+	enum err e = decoder_block_input(d, decoder_take_delta(d), w == &l->down ? l->mlp_norm : l->attn_norm, NULL, tokens, em);
+	const struct kern_matmul_args a = decoder_product_args(d, d->x, true, d->input, w, NULL, index, tokens);
 	if (!e)
 		e = decoder_failed(d->config.ops->matmul(d->config.ctx, &a), "matmul", em);
-	return e ? e : adapt(d, &a, product, index, 0, em);
+	return e ? e : decoder_adapt(d, &a, product, index, 0, em);
 }
 
 /* What the layer adds of its tokens, if anything, by the stream with all that was added before. */
@@ -625,7 +449,7 @@ static enum err inputs_block(struct decoder *d, u32 index, u32 tokens, struct er
 		d->pending = false;
 		return altup_correct(d, index, tokens, em);
 	}
-	enum err e = decoder_norm(d, NULL, d->x, take_delta(d), NULL, NULL, tokens, em);
+	enum err e = decoder_norm(d, NULL, d->x, decoder_take_delta(d), NULL, NULL, tokens, em);
 	if (!e)
 		e = layer_inputs_add(d, index, tokens, em);
 	d->pending = true;

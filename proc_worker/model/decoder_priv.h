@@ -30,6 +30,28 @@ enum err decoder_norm(struct decoder *d, float *out, float *x, const float *add,
 enum err decoder_product(struct decoder *d, float *out, const float *x, const struct kern_weight *w, const float *bias, u32 index,
 			 u32 tokens, struct err_msg *em);
 
+/* ---------------------------------------------------------------- decoder_products.c */
+
+/* What blocks have left beside the stream, [tokens][hidden], or NULL; whoever asks adds it. */
+const float *decoder_take_delta(struct decoder *d);
+/* Sets d->input to what a block reads, after adding `add`, or nothing, to the stream: its norm, or where there is no `weight` the stream. */
+enum err decoder_block_input(struct decoder *d, const float *add, const float *weight, const float *bias, u32 tokens, struct err_msg *em);
+/* Whether a product may norm what it reads by itself: it is of so many tokens. */
+bool decoder_product_norms(const struct decoder *d, const float *weight, const float *bias, u32 tokens);
+/* As decoder_block_input of what blocks have left; where the first product can norm by itself d->unnormed is what by. */
+enum err decoder_product_input(struct decoder *d, const float *weight, const float *bias, u32 tokens, struct err_msg *em);
+/* Norms tokens from `first` on, if no product has done so. */
+enum err decoder_norm_input(struct decoder *d, u32 first, u32 tokens, struct err_msg *em);
+/* Where a block's last product goes: the stream, or beside it. */
+float *decoder_block_output(struct decoder *d, const float *post_norm, const float *bias);
+/* Of a product of layer `index`, whose next one it names. */
+struct kern_matmul_args decoder_product_args(const struct decoder *d, float *out, bool accumulate, const float *x, const struct kern_weight *w,
+					     const float *bias, u32 index, u32 tokens);
+/* The last product of attention, or of what a layer has instead. */
+struct kern_matmul_args decoder_attention_args(const struct decoder *d, float *out, bool accumulate, u32 index, u32 tokens);
+/* Adds what adapters make of a product that was just computed, of tokens from `first` on. */
+enum err decoder_adapt(struct decoder *d, const struct kern_matmul_args *a, enum lora_product product, u32 index, u32 first, struct err_msg *em);
+
 /* ---------------------------------------------------------------- decoder_rows.c */
 
 bool decoder_is_recurrent(const struct decoder *d, u32 index);
