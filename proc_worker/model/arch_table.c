@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "proc_worker/model/arch_tensors_apart_priv.h"
+#include "proc_worker/model/arch_tensors_gemma_priv.h"
 #include "proc_worker/model/arch_tensors_gpt_priv.h"
 #include "proc_worker/model/arch_tensors_newer_priv.h"
 #include "proc_worker/model/arch_tensors_priv.h"

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "common/utf8.h"
-#include "proc_worker/model/gguf_names_priv.h"
+#include "proc_worker/model/gguf_architectures_priv.h"
 
 enum {
 	NAME_BYTES = 256,
