@@ -166,6 +166,8 @@ bool schema_constrains(const char *key);
 /* The expression of a known format; NULL: it is not known. */
 const char *schema_format(const char *name);
 
+/* Values of all types that the layers allow, where there are no enum and const. The conjunction is flat. */
+u32 schema_put_types(struct schema *s, u32 from, const struct conj *c);
 /* By type. The conjunction is flat. */
 u32 schema_put_object(struct schema *s, u32 from, const struct conj *c);
 u32 schema_put_array(struct schema *s, u32 from, const struct conj *c);
