@@ -211,6 +211,12 @@ struct tercet {
 	u64 attach_due_ns;   /* 0: no attach is to be repeated */
 };
 
+/* The text of an error as the rest of Tercet has it: the same memory. NULL for NULL. */
+static inline struct err_msg *message_of(struct tercet_error *error)
+{
+	return (struct err_msg *)error;
+}
+
 bool tercet_session_name_ok(const char *name);
 /* Sends queries that are due, as long as the engine takes them and their answers have room. */
 void tercet_session_send_due(struct tercet *t);
@@ -230,6 +236,8 @@ void tercet_handle_send_due(struct tercet *t, u64 now_ns);
 
 /* After a send from outside of tercet_next: it may have swallowed the edge of a message that came before. */
 void tercet_handle_sent(struct tercet *t);
+/* Makes the descriptor readable where there is something to hand out or to receive. */
+void tercet_handle_wake(struct tercet *t);
 
 /* Takes one message off a channel and puts what follows from it into notices, requests and cursor. False: there is
  * none. */
