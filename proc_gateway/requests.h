@@ -92,7 +92,7 @@ void requests_close(struct requests *rs);
  * what the reply carries behind "cmpl-" or "chatcmpl-". */
 void requests_start(struct requests *rs, struct http_request *http, struct openai_request *request,
 		    const char *id);
-/* What the engine refused, as a reply: status, code and field. */
+/* What the engine refused, as a reply: status, code and field (requests_refusal.c). */
 void requests_refusal(struct api_error *e, enum tercet_result code, const char *text, u32 retry_after_ms);
 /* For tercet_dispatch. */
 void requests_on_event(void *requests, const struct tercet_event *event);
