@@ -13,6 +13,8 @@
 #include "common/clock.h"
 #include "proc_scheduler/scheduler.h"
 
+const struct batch_limits shell_limits = {256, 2048, 256, 16, SHELL_BLOCKS, SHELL_VOCAB, 0};
+
 enum { WAIT_MS = 5000 };
 
 static void *run(void *arg)
@@ -237,4 +239,15 @@ void shell_submit(struct peer *p, u64 client_id, u64 req_id, u32 count, u32 max_
 	SAMPLING_TABLE(SET_PARAM, 0)
 #undef SET_PARAM
 	shell_send(p, IPC_TYPE_SUBMIT, m);
+}
+
+void shell_serve_step(struct peer *worker, struct fake_worker *w, struct fake_result *r)
+{
+	struct err_msg em;
+	const struct ipc_msg *m = shell_expect(worker, IPC_TYPE_STEP);
+	struct ipc_msg reply = {.epoch = m->epoch};
+
+	cr_assert_eq(fake_worker_step(w, &m->step, r, &em), ERR_OK, "%s", em.text);
+	reply.result = fake_result_message(r);
+	shell_send(worker, IPC_TYPE_RESULT, reply);
 }

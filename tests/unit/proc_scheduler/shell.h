@@ -26,6 +26,9 @@ struct shell {
 	ipc_peer detok_peer;
 };
 
+/* Of the fake workers. */
+extern const struct batch_limits shell_limits;
+
 /* A neighbour that connects. */
 struct peer {
 	struct ipc_channel *channel;
@@ -61,5 +64,7 @@ void shell_worker(struct shell *s, struct peer *p, u32 rank, u32 blocks);
 void shell_client(struct shell *s, struct peer *p, u64 client_id);
 /* SUBMIT of `count` tokens 1, 2, 3, ... */
 void shell_submit(struct peer *p, u64 client_id, u64 req_id, u32 count, u32 max_tokens);
+/* Takes a STEP, runs it on `w` and answers for the worker; the answer is left in `r`. */
+void shell_serve_step(struct peer *worker, struct fake_worker *w, struct fake_result *r);
 
 #endif
