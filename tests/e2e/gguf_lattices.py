@@ -2,7 +2,7 @@
 points, those that are written here; unit tests have the others."""
 import struct
 
-from test_quantized import E2M1, halves, to_half
+from quantized_files import E2M1, halves, to_half
 
 # Place in the type's table: what it is there.
 POINTS = {"IQ1": {385: (1, 1, 0, 0, -1, 1, 0, -1), 1031: (-1, 1, 0, 0, 0, 0, 0, 0), 2043: (0, 0, 0, 1, 1, 1, 1, 1)},

@@ -7,8 +7,8 @@ import pytest
 import engine as engines
 from api import ApiError
 from engine import SANITIZED, Engine, run
+from quantized_files import FORMATS, write_models
 from test_bad_input import start_fails
-from test_quantized import FORMATS, write_models
 
 # ---------------------------------------------------------------- flags
 

@@ -11,7 +11,7 @@ import gguf_lattices
 from device_models import ENVIRONMENT as DEVICE
 from engine import DEMO, SANITIZED, run
 from lora_files import Adapter, read_safetensors
-from test_quantized import E2M1, floats, half_bytes, halves, to_float, to_half, write_safetensors
+from quantized_files import E2M1, floats, half_bytes, halves, to_float, to_half, write_safetensors
 
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, INNER, VOCAB = 256, 4, 2, 64, 256, 64
 IDS = "5,17,3,60,33,8,41"

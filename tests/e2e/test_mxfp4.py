@@ -7,7 +7,7 @@ import pytest
 
 from device_models import ENVIRONMENT as DEVICE
 from engine import run
-from test_quantized import bf16s, floats, to_bf16, write_safetensors
+from quantized_files import bf16s, floats, to_bf16, write_safetensors
 
 HIDDEN, INTER, HEADS, KV_HEADS, HEAD_DIM, LAYERS, VOCAB, EXPERTS = 64, 96, 4, 2, 16, 2, 64, 4
 IDS = "5,17,3,60,33,8,41,12,9,9,30,2"

@@ -7,8 +7,9 @@ import pytest
 
 import engine as engines
 from engine import SANITIZED, run
+from quantized_files import BITNET, FORMATS, HIDDEN, TernaryAtLoad, write_models
 from test_bad_input import start_fails
-from test_quantized import BITNET, FORMATS, HIDDEN, IDS, TernaryAtLoad, write_models
+from test_quantized import IDS
 
 CUDA = {"TERCET_CUDA_KERNELS": str(engines.BUILD / "tests" / "kern" / "tercet-cuda-emu.so")}
 NAN = {"F32": struct.pack("<f", float("nan")), "F16": struct.pack("<e", float("nan")), "BF16": b"\xc0\x7f", "F8_E4M3": b"\xff"}

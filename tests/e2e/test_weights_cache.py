@@ -4,7 +4,8 @@ import resource
 import pytest
 
 from engine import DEMO, SANITIZED, Engine, run
-from test_quantized import FORMATS, logits, write_models
+from quantized_files import FORMATS, write_models
+from test_quantized import logits
 
 QUANTIZATION = ["int8"] if SANITIZED else ["auto", "int8"]
 
