@@ -8,10 +8,10 @@ import pytest
 import gguf_files
 import gguf_further
 from engine import SANITIZED, Engine, run
+from gguf_bare import TINY, cache, refusal  # noqa: F401
 from gguf_files import convert, numbered_tokens, values_of, write_gguf
 from lora_files import floats, write_safetensors
 from small_models import write_model
-from test_gguf_import import TINY, cache, refusal  # noqa: F401
 from test_recurrent import KEPT
 
 NAMES = ["lfm2/old", "lfm2_moe/odd", "qwen3_5_text/none", "qwen3_5_text/odd", "qwen3_5_moe_text/none", "qwen3_next/odd", "granite_mamba/experts",
