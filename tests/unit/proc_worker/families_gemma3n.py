@@ -1,5 +1,6 @@
 """Small models of Gemma 3n, for families_differential.py: several residual streams, sparse gates, inputs of every layer and shared keys and values."""
-from families_cases import COMMON, GEMMA, MISSING
+from families_fields import COMMON, MISSING
+from families_usual import GEMMA
 
 ROPES = {"sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
          "full_attention": {"rope_type": "default", "rope_theta": 1000000.0}}

@@ -1,5 +1,6 @@
 """Small models of Gemma 4, for families_differential.py: its layers differ in more than the cases of other families vary."""
-from families_cases import COMMON, GEMMA, MISSING
+from families_fields import COMMON, MISSING
+from families_usual import GEMMA
 
 ROPES = {"sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
          "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1000000.0}}
