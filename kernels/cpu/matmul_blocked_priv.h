@@ -147,6 +147,10 @@ bool matmul_blocked_fuses(const struct kern_matmul_args *a);
 /* Packs the inputs into the scratch and computes; and what the fusion has. */
 void matmul_blocked(struct kern_ctx *ctx, const struct kern_matmul_args *a, const struct blocked_kernel *kernel);
 
+/* What matmul_blocked_tasks.c does of a job that is planned and has its memory; never blocks. */
+
+/* The inputs of one tile, counted through all blocks of rows, and of one block of k unless there is a norm. A kern_task_fn of the job. */
+void matmul_blocked_pack_task(void *job, u32 task, u32 thread);
 /* The inputs of a part of the rows, by one thread. */
 void matmul_blocked_pack(struct blocked_job *j, u32 part, u32 thread);
 /* Steps [first, end), counted through the blocks of rows, whose inputs are packed. */
