@@ -1,7 +1,8 @@
 /* The door of kernels/: the op table. One args struct and one slot per op; the readable reference fills the table, stronger variants
  * overwrite their slots. Compiles as C11 and as (CUDA) C++.
  *
- * Two groups of ops have headers of their own: recurrent.h and sampling.h.
+ * Some groups of ops have headers of their own: recurrent.h, sampling.h and streams.h; so have weights, with the types of values (weight.h), and
+ * what a device does between steps and layers (device_step.h).
  *
  * Shapes are row-major; "[T][H]" means T rows of H. T: tokens of a step, R: rows (sequences) of a step, V: vocabulary. On the CPU
  * activations are float; weights and KV cache are bf16 or float. All pointers are borrowed for the call. Ops never allocate: what they
@@ -16,26 +17,15 @@
 
 #include "common/err.h"
 #include "common/types.h"
+#include "kernels/device_step.h"
 #include "kernels/recurrent.h"
 #include "kernels/sampling.h"
 #include "kernels/streams.h"
+#include "kernels/weight.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/* KERN_I8 and KERN_I4_* as types of a weight are quantized in groups; see struct kern_weight. KERN_I16 is a type of the KV cache alone. */
-enum kern_dtype { KERN_F32, KERN_BF16, KERN_F16, KERN_I8, KERN_F8E4M3, KERN_I4_32, KERN_I4_64, KERN_I4_128, KERN_I4_STEPS, KERN_I16 };
-/* Bytes of an element; 0 for KERN_I4_*, of which two share one. */
-size_t kern_dtype_bytes(enum kern_dtype t);
-const char *kern_dtype_name(enum kern_dtype t); /* "float32", "int4 (groups of 64)", ... */
-/* Neighbouring values of a row of a quantized weight that share a scale; 0: the type is not quantized. */
-u32 kern_dtype_group(enum kern_dtype t);
-/* Of what is rounded to 4 bits here: KERN_I4_STEPS where there is AVX-512 with VNNI; else KERN_I4_64, for steps have no fast products there. */
-enum kern_dtype kern_dtype_int4(u32 caps);
-/* Of a KV cache of 16 bits on the CPU, with heads of `head_dim` values: KERN_I16 where products of whole numbers are faster than those of
- * bfloat16, else KERN_BF16. Tiles (AMX) multiply 32 values. */
-enum kern_dtype kern_dtype_kv(u32 caps, u32 head_dim);
 
 /* Instruction sets a variant may need; found at run time, less those that slow a processor down, or masked by tests and by TERCET_KERN_CAPS. */
 enum kern_cap {
@@ -73,27 +63,6 @@ struct kern_ctx {
 	size_t scratch_bytes;
 	void *stream;		  /* device stream; NULL on the CPU */
 	struct kern_cuda *device; /* of the device's library calls; NULL on the CPU */
-};
-
-/* ---------------------------------------------------------------- weights of matrix products */
-
-/* A matrix W[n][k] (torch's Linear: out x in) in the layout that the variant chosen by the same caps reads. Its memory is owned by whoever made it.
- *
- * Quantized types. Group g of row n is W[n][g * G .. (g + 1) * G), the last one of a row may be shorter. Its values are scale * (q - zero), with
- *   KERN_I8: G = 128, q in -128 .. 127, zero = 0, scale a float;
- *   KERN_I4_32, _64, _128: G = 32, 64, 128, q in 0 .. 15, scale and zero numbers of a half (so that a zero may be fractional or outside of
- * 0 .. 15). Every AWQ and GPTQ matrix of 4 bits is of this form;
- *   KERN_I4_STEPS, of what is rounded here alone: G = 128, four parts of 32; values are scale * (m * (q - 8) + c), q in 0 .. 15, scale a bfloat16 of
- * 2^-24 to 2^16 (of values as kern_all_finite has them), and of each part m in 0 .. 15 and c whole numbers with m * (q - 8) + c in -128 .. 127, so that a group's sum is one of whole numbers.
- * The product rounds its inputs to 8 bits, too, by token and group, for the processors' integer instructions: see docs/QUANTIZATION.md. */
-struct kern_weight {
-	u32 n, k;
-	enum kern_dtype dtype;
-	u32 packed; /* layout id; 0: plain row-major */
-	u32 caps;   /* that it was made for */
-	const void *data;
-	/* NULL, or [k]: column i of this (quantized) matrix multiplies input order[i] (GPTQ's act-order, columns sorted by group). Borrowed; set after begin. */
-	const u32 *order;
 };
 
 /* ---------------------------------------------------------------- ops */
@@ -463,188 +432,6 @@ void kern_ops_init(struct kern_ops *ops, u32 caps);
 /* "rmsnorm=avx512 matmul=avx512_bf16 ..." into `out`. */
 void kern_ops_print(const struct kern_ops *ops, char *out, size_t bytes);
 
-/* ---------------------------------------------------------------- devices: between steps and layers */
-
-/* The largest step that a plan serves: `queries` of one row at most (1: steps of decoding, which then need fewer
- * kernels), `blocks` of threads to fill the device (two a multiprocessor). */
-struct kern_attention_limits {
-	u32 tokens, rows, queries, heads, kv_heads, head_dim, blocks;
-	/* 0: keys are shared out evenly over the blocks, so where a row's keys are cut, and with it the last bits of
-	 * its result, depends on the rest of the step. Else a decoding row is cut every `split` keys (a multiple of
-	 * 64), whatever else runs, and rows with many queries not at all; with contexts of at most `context` tokens.
-	 * It costs the plan memory for rows * kv_heads * context / split pieces, and balance where a step has few
-	 * long rows. */
-	u32 split, context;
-};
-/* How a step's attention is cut into pieces of work, and room for their results. One serves all layers of the same window, one after the
- * other. The memory is the caller's, on the device, 128-byte aligned. */
-struct kern_attention_plan {
-	void *memory; /* kern_attention_plan_bytes */
-	struct kern_attention_limits limits;
-	u32 window;
-};
-size_t kern_attention_plan_bytes(const struct kern_attention_limits *limits);
-/* Queued after what writes query_start and context and before the first layer. */
-struct kern_attention_plan_args {
-	const struct kern_attention_plan *plan; /* host */
-	const u32 *query_start;			/* [R + 1] */
-	const u32 *context;			/* [R] */
-	u32 rows;
-};
-
-/* What products of many tokens need of a device, in each process that uses it once. `workspace` is device memory for cuBLASLt (32 MiB do). Which of its
- * algorithms is fastest for a shape is measured by kern_cuda_tune and remembered in the file `cache_path` (NULL: not). One thread at a time. */
-struct kern_cuda;
-struct kern_cuda_config {
-	void *workspace;
-	size_t workspace_bytes;
-	const char *cache_path;
-};
-/* ERR_NO_MEMORY, ERR_DEVICE. The caller owns `*out`. */
-enum err kern_cuda_create(struct kern_cuda **out, const struct kern_cuda_config *config, struct err_msg *em);
-void kern_cuda_destroy(struct kern_cuda **k);
-/* Times cuBLASLt's proposals for the product `a` of a bf16 weight (and for as many tokens, rounded up to a power of
- * two), unless that is known, and remembers the best. Overwrites `out`, waits for the device, must not be captured.
- * ERR_UNSUPPORTED: there is none. ERR_IO: measured, but not written to the file. */
-enum err kern_cuda_tune(struct kern_ctx *ctx, const struct kern_matmul_args *a);
-
-/* The rows of the batch as a device keeps them between steps: a mirror of the worker's batch_state, but that sampled
- * tokens enter it here first. Arrays are per row and on the device; an absent row has known 0. Rows keep their place,
- * so the attention reads `blocks` as its block tables and every row is a row of the step, most of them with queries. */
-struct kern_batch {
-	u32 rows, token_stride, block_stride, block_size;
-	u32 *known, *computed, *run, *prompt; /* [rows]; run: tokens of the step that apply_diff prepared */
-	u32 *tokens;			      /* [rows][token_stride] */
-	u32 *blocks;			      /* [rows][block_stride] */
-	struct kern_sample_row *params;	      /* [rows]; logits and position are those of no step */
-};
-
-/* A step's diff in device memory, as words: a header of counts, then
- *	drop	KERN_DIFF_DROPS rows
- *	grow	KERN_DIFF_GROWS times {row, index in its table, block}
- *	run	KERN_DIFF_RUNS times {row, tokens}: exceptions of the rule that a row with one token to compute runs it
- *	add	KERN_DIFF_ADDS offsets of records, in words from the beginning
- * and anywhere behind that the records: KERN_ADD_* words, then its tokens, then its blocks. Floats lie as their bits.
- * Applied in the order drop, add, grow, run; what is in it was checked by who made it. */
-enum kern_diff_word { KERN_DIFF_DROPS, KERN_DIFF_GROWS, KERN_DIFF_RUNS, KERN_DIFF_ADDS, KERN_DIFF_WORDS };
-enum kern_add_word {
-	KERN_ADD_ROW,
-	KERN_ADD_TOKENS,
-	KERN_ADD_COMPUTED,
-	KERN_ADD_PROMPT,
-	KERN_ADD_BLOCKS,
-	KERN_ADD_TEMPERATURE,
-	KERN_ADD_TOP_P,
-	KERN_ADD_MIN_P,
-	KERN_ADD_TOP_K,
-	KERN_ADD_SEED_LOW,
-	KERN_ADD_SEED_HIGH,
-	KERN_ADD_WORDS,
-};
-struct kern_apply_diff_args {
-	const struct kern_batch *batch; /* host */
-	const u32 *diff;
-};
-
-/* The arrays that the ops of the step read. Tokens of a row are neighbours, rows ascend. Behind the step's tokens, up to `tokens`, stand
- * padding tokens with id 0, position 0 and slot -1; behind the rows that sample, up to `samples`, greedy ones of token 0. The numbers of both
- * are written to `counts` {tokens, samples}. */
-struct kern_build_inputs_args {
-	const struct kern_batch *batch; /* host */
-	u32 *ids, *positions;		/* [tokens] */
-	i64 *slots;			/* [tokens] */
-	u32 *query_start;		/* [batch rows + 1] */
-	u32 *context;			/* [batch rows] */
-	u32 *sample_index;		/* [samples] the token whose logits it are */
-	u32 *sample_rows;		/* [samples] its row of the batch */
-	struct kern_sample_row *sample; /* [samples] for the op, with the logits at logits[sample][vocab] */
-	float *logits;
-	u32 *counts; /* [2] */
-	u32 tokens, samples, vocab;
-};
-
-/* Ends the step: computed += run, and sampled[i] becomes known in sample_rows[i], for i < counts[1]. */
-struct kern_commit_args {
-	const struct kern_batch *batch; /* host */
-	const u32 *sampled, *sample_rows, *counts;
-};
-
-/* Copies KV blocks src[i] of one pool to dst[i] of another in every layer: out to pinned host memory, or back in. Both pools have the same
- * blocks; the lists and `from`, `to` are device or pinned host memory. Queue it in a stream of its own beside the forward. */
-struct kern_swap_args {
-	const struct kern_kv *from, *to; /* [layer_count] */
-	u32 layer_count;
-	const u32 *src, *dst;
-	u32 count;
-};
-
-/* Logits whose columns are divided among ranks: rank r computes [r * vocab / ranks, (r + 1) * vocab / ranks), each division rounded down.
- * logits[row][that column] = parts[r][row][column - r * vocab / ranks]. */
-struct kern_join_logits_args {
-	const float *parts; /* [ranks][rows][share_max]; share_max at least vocab / ranks rounded up */
-	float *logits;	    /* [rows][vocab] */
-	u32 ranks, rows, vocab, share_max;
-};
-
-/* What a device does besides the ops: X(slot), struct kern_<slot>_args. */
-#define KERN_DEVICE_OPS(X) \
-	X(attention_plan) X(apply_diff) X(build_inputs) X(commit) X(swap) X(join_logits)
-struct kern_device_ops {
-#define KERN_SLOT(op) enum err (*op)(struct kern_ctx *, const struct kern_##op##_args *);
-	KERN_DEVICE_OPS(KERN_SLOT)
-#undef KERN_SLOT
-	/* The functions above, for those who open the shared object at run time. */
-	size_t (*attention_plan_bytes)(const struct kern_attention_limits *limits);
-	enum err (*create)(struct kern_cuda **out, const struct kern_cuda_config *config, struct err_msg *em);
-	void (*destroy)(struct kern_cuda **k);
-	enum err (*tune)(struct kern_ctx *ctx, const struct kern_matmul_args *a);
-};
-/* Fills every slot with its CUDA variant. In the shared object of the CUDA kernels, and only there. */
-void kern_ops_init_cuda(struct kern_ops *ops, struct kern_device_ops *device);
-
-/* Bytes of memory that W[n][k] takes, stored as `dtype` (float32, bfloat16 or a quantized type) for `caps`: with instruction sets a little more
- * than n * k elements, for whole panels. */
-size_t kern_weight_bytes(u32 n, u32 k, enum kern_dtype dtype, u32 caps);
-/* Makes `w` from plain rows: row i of W is at src + i * src_stride elements. src_dtype (bf16, f16, f32) may differ from `dtype`. `memory`
- * (kern_weight_bytes, 64-byte aligned) must outlive `w`; `src` is free afterwards. Parallel over `threads` (NULL: in the caller).
- * ERR_UNSUPPORTED: another type, named in `em`. */
-enum err kern_weight_pack(struct kern_weight *w, const void *src, enum kern_dtype src_dtype,
-			  size_t src_stride, u32 n, u32 k, enum kern_dtype dtype, void *memory,
-			  struct kern_threads *threads, u32 caps, struct err_msg *em);
-/* The same in pieces, for a matrix made of several tensors (fused qkv, gate_up): begin once, then the rows in any order, each
- * range by one caller at a time; rows never given are undefined. Quantized types: the values are rounded here. KERN_I8: to
- * amax / 127 of their group; KERN_I4_*: between the least and the greatest of their group (in steps, of its part), or a range near by where
- * that lessens the sum of squared errors. rows: whether all values are finite in w's type; they are written in any case. */
-enum err kern_weight_begin(struct kern_weight *w, u32 n, u32 k, enum kern_dtype dtype, void *memory, u32 caps,
-			   struct err_msg *em);
-bool kern_weight_rows(struct kern_weight *w, u32 first, u32 rows, const void *src, enum kern_dtype src_dtype,
-		      size_t src_stride, struct kern_threads *threads);
-/* A weight whose `memory` holds it already, the same bytes as begin and rows made for the same arguments. */
-void kern_weight_attach(struct kern_weight *w, u32 n, u32 k, enum kern_dtype dtype, const void *memory, u32 caps);
-/* Rows that are quantized already (not in steps), stored as they are. All arrays belong to the caller, free afterwards; strides are in elements. */
-struct kern_quantized_rows {
-	const u8 *q; /* [rows][q_stride]: a value a byte, 0 .. 15 for KERN_I4_*, an i8 for KERN_I8 */
-	const float *scale; /* [rows][group_stride]; KERN_I4_*: each exactly a half, or it is rounded to one */
-	const float *zero;  /* as `scale`, in units of q; NULL: 8 for KERN_I4_*, none for KERN_I8 */
-	size_t q_stride, group_stride;
-};
-/* Like kern_weight_rows, for a quantized `w`. Parallel over `threads`. */
-void kern_weight_rows_quantized(struct kern_weight *w, u32 first, u32 rows,
-				const struct kern_quantized_rows *src, struct kern_threads *threads);
-void kern_weight_fini(struct kern_weight *w); /* `memory` stays the caller's */
-
-/* A weight as device kernels read it, made in host memory of kern_weight_device_bytes (0: no such type on devices) and then uploaded; `data`
- * and `order` of the weight that an op is given point to the device's copies. bf16, int8, int4 and fp8 (e4m3, groups of 128 as int8), k a
- * multiple of 32, else ERR_UNSUPPORTED. */
-size_t kern_weight_device_bytes(u32 n, u32 k, enum kern_dtype dtype);
-/* From one that is packed for the CPU. Parallel over `threads` (NULL: in the caller). ERR_NO_MEMORY. */
-enum err kern_weight_to_device(struct kern_weight *out, const struct kern_weight *w, void *memory,
-			       struct kern_threads *threads, struct err_msg *em);
-/* From quantized rows. begin, then the rows, each once. fp8: q has the bytes of e4m3, no zeros. */
-enum err kern_weight_device_begin(struct kern_weight *w, u32 n, u32 k, enum kern_dtype dtype, void *memory,
-				  struct err_msg *em);
-void kern_weight_device_rows(struct kern_weight *w, u32 first, u32 rows, const struct kern_quantized_rows *src);
-
 /* The arrays of struct kern_lora, of `dtype` (KERN_F32 or KERN_BF16), 64-byte aligned. */
 size_t kern_lora_a_bytes(u32 rank, u32 k, enum kern_dtype dtype);
 size_t kern_lora_b_bytes(u32 n, u32 rank, enum kern_dtype dtype);
@@ -662,12 +449,6 @@ struct kern_limits {
 	u32 caps; /* enum kern_cap, of the processor; 0: as much scratch as any needs */
 };
 size_t kern_scratch_bytes(const struct kern_limits *limits);
-
-/* float <-> bf16 (round to nearest even), f16 -> float; `src` may begin at any byte, `dst` at a multiple of its type's */
-void kern_convert(void *dst, enum kern_dtype dst_dtype, const void *src, enum kern_dtype src_dtype, size_t count);
-/* Whether `count` values of `type` (bf16, f16, f32; beginning at any byte) are finite and stay so in `as`: in bfloat16 floats
- * next to 2^128 do not, and KERN_I4_*, with scales in float16 or no larger, takes values below 65520. As quick as reading them. */
-bool kern_all_finite(const void *src, enum kern_dtype type, enum kern_dtype as, size_t count);
 
 #ifdef __cplusplus
 }
