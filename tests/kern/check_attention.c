@@ -1,10 +1,8 @@
 /* Checks of attention and block_copy against formulas in double, for every type of KV cache. */
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "tests/kern/check_kv.h"
+#include "tests/kern/check_attention.h"
 
 enum { BLOCKS = 64 };
 
@@ -28,10 +26,6 @@ static bool rounds_to_bf16(const struct check *c, u32 target, enum kern_dtype ty
 	return type == KERN_BF16 && (strcmp(variant, "avx512_bf16") == 0 || (strncmp(variant, "amx", 3) == 0 && head_dim % 32 == 0));
 }
 
-/* Where products are of bfloat16, scores that are not capped count 512 to an octave of their weights: queries are rounded as what gives these. */
-enum { STEPS = 512 };
-static const float step_of_score = 0.693147180559945309f / STEPS;
-
 /* Whether the variant has this type itself: objects for some instructions have the types that these are for, and pass others on to what is a
  * variant of its own. */
 static bool has_type(const struct check *c, u32 target, enum kern_dtype type)
@@ -42,173 +36,6 @@ static bool has_type(const struct check *c, u32 target, enum kern_dtype type)
 	if (strcmp(variant, "avx512_vnni") == 0 || strcmp(variant, "avx_vnni") == 0)
 		return type == KERN_I8 || type == KERN_I16;
 	return true;
-}
-
-static double query_at(const struct kern_attention_args *a, size_t i, bool rounded)
-{
-	const float unit = a->soft_cap > 0 ? 1 : step_of_score;
-	float x = a->q[i];
-	u16 half;
-	if (!rounded)
-		return x * (double)a->scale;
-	x *= a->scale / unit;
-	kern_convert(&half, KERN_BF16, &x, KERN_F32, 1);
-	kern_convert(&x, KERN_F32, &half, KERN_BF16, 1);
-	return x * (double)unit;
-}
-
-/* What one query head of a row should give, and how far whole numbers of 16 bits may take a variant from it.
- */
-struct attention_want {
-	double value[1024];
-	double size[1024]; /* sums of the magnitudes whose sum `value` is */
-	double slack[1024];
-};
-
-/* Where a key lies, of K or of V. */
-static struct check_kv_place key_place(const struct kern_attention_args *a, u32 r, u32 head, u32 key,
-				       bool value)
-{
-	const struct kern_kv *kv = &a->kv;
-	return (struct check_kv_place){
-		.block = a->block_tables[(size_t)r * a->block_stride + key / kv->block_size],
-		.offset = key % kv->block_size,
-		.head = head / (a->heads / kv->kv_heads),
-		.value = value};
-}
-
-/* What numbers are rounded to multiples of that multiply keys or values of whole numbers: those of 16 bits have room for a sum of magnitudes,
- * too. */
-static double unit_of(const struct kern_attention_args *a, double largest, double sum)
-{
-	return a->kv.dtype == KERN_I16 ? fmax(largest / 32767, sum / (2147483647 / 16383 - 512 - 64)) : largest / 32767;
-}
-
-/* What a row has in the cache under one KV head: read once for all queries, for each takes long to find. */
-struct row_cache {
-	double *k, *v; /* [context][head_dim] */
-	double *scale; /* [context] of values, 1 for types that have none */
-	double *size;  /* [context]: sums of a key's magnitudes */
-};
-
-static struct row_cache row_read(const struct kern_attention_args *a, u32 r, u32 kv_head)
-{
-	const u32 context = a->context[r], dim = a->kv.head_dim, head = kv_head * (a->heads / a->kv.kv_heads);
-	struct row_cache c = {.k = malloc((size_t)context * dim * sizeof(double) + 1),
-			      .v = malloc((size_t)context * dim * sizeof(double) + 1),
-			      .scale = malloc(context * sizeof(double) + 1),
-			      .size = calloc(context + 1, sizeof(double))};
-	for (u32 key = 0; key < context; key++) {
-		const struct check_kv_place k = key_place(a, r, head, key, false), v = key_place(a, r, head, key, true);
-		check_kv_load_head(&a->kv, k, c.k + (size_t)key * dim);
-		check_kv_load_head(&a->kv, v, c.v + (size_t)key * dim);
-		for (u32 i = 0; i < dim; i++)
-			c.size[key] += fabs(c.k[(size_t)key * dim + i]);
-		c.scale[key] = check_kv_has_scales(a->kv.dtype) ? (double)check_kv_scale(&a->kv, &v) : 1;
-	}
-	return c;
-}
-
-static void row_free(struct row_cache *c)
-{
-	free(c->k);
-	free(c->v);
-	free(c->scale);
-	free(c->size);
-}
-
-/* The score of a query's numbers and a key's. */
-static double score_of(const struct kern_attention_args *a, const double *q, const double *k)
-{
-	double sums[4] = {0}; /* of every fourth product: they need not wait for each other */
-	for (u32 i = 0; i < a->kv.head_dim; i++)
-		sums[i % 4] += q[i] * k[i];
-	const double score = sums[0] + sums[1] + (sums[2] + sums[3]);
-	return a->soft_cap > 0 ? a->soft_cap * tanh(score / a->soft_cap) : score;
-}
-
-/* Weights times scales of a part of 256 keys, all rounded to multiples of one unit, and what its values are stored as. */
-struct part_found {
-	double widest, sum, stored[1024];
-};
-
-static void part_add(struct part_found *part, u32 dim, const double *v, double scale, double weight)
-{
-	const double inverse = 1 / scale;
-	part->widest = fmax(part->widest, weight * scale);
-	part->sum += weight * scale;
-	for (u32 i = 0; i < dim && scale > 0; i++)
-		part->stored[i] += fabs(v[i]) * inverse;
-}
-
-static void part_end(const struct kern_attention_args *a, struct part_found *part, double slack[])
-{
-	const double unit = unit_of(a, part->widest, part->sum);
-	for (u32 i = 0; i < a->kv.head_dim; i++)
-		slack[i] += unit / 2 * part->stored[i], part->stored[i] = 0;
-	part->widest = part->sum = 0;
-}
-
-/* `c`: of row r and the head's KV head. */
-static void attention_want(const struct kern_attention_args *a, const struct row_cache *c, u32 r, u32 query, u32 head, bool rounded,
-			   struct attention_want *w)
-{
-	u32 dim = a->kv.head_dim, count = a->query_start[r + 1] - a->query_start[r],
-	    t = a->query_start[r] + query;
-	u32 last = a->context[r] - count + query,
-	    first = a->chunked ? last / a->window * a->window : a->window && last >= a->window ? last + 1 - a->window : 0;
-	double *scores = malloc((last + 1) * sizeof(double)), best = -INFINITY, total = 0, widest = 0, q[1024], largest = 0, sum = 0;
-	struct part_found part;
-	for (u32 i = 0; i < dim; i++) {
-		q[i] = query_at(a, ((size_t)t * a->heads + head) * dim + i, rounded);
-		largest = fmax(largest, fabs(q[i]));
-		sum += fabs(q[i]);
-		part.stored[i] = 0;
-	}
-	part.widest = part.sum = 0;
-	for (u32 key = first; key <= last; key++) {
-		scores[key] = score_of(a, q, c->k + (size_t)key * dim);
-		best = fmax(best, scores[key]);
-		widest = fmax(widest, c->size[key]);
-	}
-	const double slack = unit_of(a, largest, sum) / 2 * widest; /* what a score is off by at most when the query's numbers are rounded */
-	for (u32 i = 0; i < dim; i++)
-		w->value[i] = w->size[i] = w->slack[i] = 0;
-	if (a->sinks) {
-		best = fmax(best, a->sinks[head]);
-		total = exp(a->sinks[head] - best);
-	}
-	for (u32 key = first; key <= last; key++) {
-		const double weight = exp(scores[key] - best), *v = c->v + (size_t)key * dim;
-		total += weight;
-		for (u32 i = 0; i < dim; i++) {
-			const double term = weight * v[i];
-			w->value[i] += term;
-			w->size[i] += fabs(term);
-		}
-		if (check_kv_has_scales(a->kv.dtype))
-			part_add(&part, dim, v, c->scale[key], weight);
-		if (key % 256 == 255 || key == last)
-			part_end(a, &part, w->slack);
-	}
-	for (u32 i = 0; i < dim; i++) {
-		w->value[i] /= total;
-		w->size[i] /= total;
-		/* scores off by `slack` move sum and total */
-		w->slack[i] = w->slack[i] / total + expm1(slack) * (w->size[i] + fabs(w->value[i]));
-	}
-	free(scores);
-}
-
-/* Weights in bfloat16 are off by 5.4e-3 of each at most: 2^-8 for rounding them, the rest for the table that they are made by. */
-static const char *attention_close(const struct kern_attention_args *a, const float *got,
-				   const struct attention_want *w, bool rounded, bool outliers)
-{
-	double allowed[1024], error = outliers ? 2e-4 : 1e-5;
-	for (u32 i = 0; i < a->kv.head_dim; i++)
-		allowed[i] = error + (rounded ? w->size[i] * 5.5e-3 : 0) +
-			     (a->kv.dtype == KERN_I8 || a->kv.dtype == KERN_I16 ? w->slack[i] : 0);
-	return check_close(got, w->value, allowed, a->kv.head_dim, 1);
 }
 
 /* As large as scores are, some far above them all and some far below. */
@@ -354,15 +181,15 @@ static void attention_case(struct check *c, u32 target, const struct attention_c
 	const u32 group = m->heads / m->kv_heads;
 	for (u32 row = 0; row < a.rows * m->kv_heads && !problem; row++) {
 		const u32 r = row / m->kv_heads, first = row % m->kv_heads * group;
-		struct row_cache cache = row_read(&a, r, row % m->kv_heads);
+		struct check_attention_row cache = check_attention_read(&a, r, row % m->kv_heads);
 		for (u32 i = 0; i < m->rows[r][1] * group && !problem; i++) {
-			struct attention_want want;
+			struct check_attention_want want;
 			const u32 h = first + i % group;
 			size_t at = ((size_t)a.query_start[r] + i / group) * m->heads + h;
-			attention_want(&a, &cache, r, i / group, h, rounded, &want);
-			problem = attention_close(&a, out[0] + at * m->head_dim, &want, rounded, m->outliers);
+			check_attention_want(&a, &cache, r, i / group, h, rounded, &want);
+			problem = check_attention_close(&a, out[0] + at * m->head_dim, &want, rounded, m->outliers);
 		}
-		row_free(&cache);
+		check_attention_free(&cache);
 	}
 	if (!problem)
 		problem = attention_alone(c, target, &a, &limits);
@@ -392,27 +219,27 @@ static void attention_large(struct check *c, u32 target, enum kern_dtype type, f
 	attention_inputs(c, &m, &a);
 	float *q = check_alloc(c, (size_t)2 * heads * DIM * 4);
 	for (u32 i = 0; i < 2 * heads * DIM; i++)
-		q[i] = i % DIM == 0 ? score : i % DIM > 1 ? 0 : rounded ? STEPS : 1;
+		q[i] = i % DIM == 0 ? score : i % DIM > 1 ? 0 : rounded ? CHECK_ATTENTION_STEPS : 1;
 	for (u32 key = 0; key < CONTEXT; key++) {
-		struct check_kv_place p = key_place(&a, 0, 0, key, false);
+		struct check_kv_place p = check_attention_key(&a, 0, 0, key, false);
 		for (p.dim = 0; p.dim < DIM; p.dim++) {
 			float x = p.dim == 0 ? 1 : p.dim == 1 ? (float)check_random(c, 4) + (float)(key / 256) : 0;
 			kern_convert((char *)a.kv.k + check_kv_at(&a.kv, &p), type, &x, KERN_F32, 1);
 		}
 	}
 	a.q = q;
-	a.scale = rounded ? step_of_score : 1;
+	a.scale = rounded ? check_attention_step : 1;
 	a.out = check_alloc(c, (size_t)2 * heads * DIM * 4);
 	check_ctx(c, &ctx, &limits, 0);
 	if (c->targets[target].ops.attention(&ctx, &a) != ERR_OK)
 		problem = "an error";
-	struct row_cache cache = row_read(&a, 0, 0);
+	struct check_attention_row cache = check_attention_read(&a, 0, 0);
 	for (u32 row = 0; row < 2 * heads && !problem; row++) {
-		struct attention_want want;
-		attention_want(&a, &cache, 0, row / heads, row % heads, rounded, &want);
-		problem = attention_close(&a, a.out + (size_t)row * DIM, &want, rounded, false);
+		struct check_attention_want want;
+		check_attention_want(&a, &cache, 0, row / heads, row % heads, rounded, &want);
+		problem = check_attention_close(&a, a.out + (size_t)row * DIM, &want, rounded, false);
 	}
-	row_free(&cache);
+	check_attention_free(&cache);
 	check_case_end(c, problem, "attention=%s %s heads=%u/1 scores=%g", c->targets[target].ops.attention_variant,
 		       check_kv_name(type), heads, (double)score);
 }
@@ -434,7 +261,7 @@ static void attention_lost(struct check *c, u32 target, enum kern_dtype type, bo
 		struct kern_ctx ctx;
 		check_ctx(c, &ctx, &limits, 0);
 		for (u32 h = 0; h < HEADS && run > 0; h += HEADS / KV_HEADS) {
-			const struct check_kv_place p = key_place(&a, 0, h, LOST, value);
+			const struct check_kv_place p = check_attention_key(&a, 0, h, LOST, value);
 			memcpy((char *)(value ? a.kv.v : a.kv.k) + check_kv_scale_at(&a.kv, &p), &none, sizeof(none));
 		}
 		a.out = out[run] = check_alloc(c, (size_t)QUERIES * HEADS * DIM * sizeof(float));
