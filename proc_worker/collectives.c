@@ -1,84 +1,19 @@
-/* Owns the mapping that the ranks of a host share. Runs in every worker of a tensor-parallel group. Never
+/* Operations over the mapping that the ranks of a host share, which collectives_join.c makes. Runs in every worker of a tensor-parallel group. Never
  * blocks for longer than its timeout, never trusts another rank to be alive. */
-#include "proc_worker/collectives.h"
+#include "proc_worker/collectives_priv.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
-#include <linux/futex.h>
-#include <poll.h>
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/random.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "common/assert.h"
 #include "common/clock.h"
-#include "proc_worker/bridge.h"
-
-static const u64 MS = 1000000;
-static const u64 MAGIC = 0x3143454c4c4f4354u; /* "TCOLLEC1" */
 
 enum {
 	SPIN_NS = 50000, /* ranks finish a layer within microseconds of each other */
 	PAUSES_A_CLOCK = 8,
 	SLICE_MS = 50, /* between two looks at whether the others live */
 	SLICE_COUNTS_NS = 2 * SLICE_MS * 1000000, /* at most, as time that another had */
-	POLL_MS = 5,
 	REASON_WAIT_MS = 500, /* for the reason why a connection broke, which is there at once */
 	SUM_TASK = 16384, /* floats */
-	HEAD_BYTES = 8192,
-};
-
-/* Written by its rank alone, or, when that is on another node, by its counterpart here; in a cache line of its own. */
-struct rank_line {
-	_Alignas(64) _Atomic u32 changes; /* futex word: moves with every change of the others */
-	_Atomic u32 sleepers;
-	_Atomic i32 pid;     /* 0: not joined */
-	_Atomic u64 arrived; /* operations this rank has filled its part of; never goes back */
-	_Atomic u64 epoch;
-	_Atomic u64 base; /* `arrived` when it began the epoch */
-	_Atomic u32 lost; /* enum bridge_loss of a rank on another node */
-	_Atomic u32 beats; /* moves while it waits for somebody outside the group */
-};
-
-struct shared {
-	_Atomic u64 magic; /* written last */
-	u32 ranks;
-	u64 buffer_bytes;
-	u64 group;
-	struct rank_line lines[COLLECTIVES_RANKS_MAX];
-};
-_Static_assert(sizeof(struct shared) <= HEAD_BYTES, "the parts begin behind the head");
-
-struct collectives {
-	struct shared *shared;
-	size_t mapped_bytes;
-	size_t buffer_bytes;
-	u32 rank, ranks;
-	u32 first, here; /* the ranks [first, first + here) are on this host; `first` makes the file */
-	u64 group;
-	struct bridge *bridge; /* to other hosts; NULL: none */
-	bool farewell;
-	pthread_mutex_t lost_mutex; /* of the three below */
-	bool any_lost;
-	void (*lost_fn)(void *ctx);
-	void *lost_ctx;
-	u64 sequence; /* of the next operation, from 0; the same on all ranks */
-	u64 epoch;
-	u64 least_ns, most_ns; /* that it waits for a rank that lives */
-	u64 left_ns;	       /* when this rank's last operation ended, or its step began */
-	u64 usual_ns;	       /* from the end of an operation to that of the next: the longest, slowly forgotten */
-	struct kern_threads *threads;
-	int pidfds[COLLECTIVES_RANKS_MAX];
-	char path[4096]; /* removed when `first` leaves */
 };
 
 /* ---------------------------------------------------------------- waiting */
@@ -90,22 +25,6 @@ static inline void cpu_pause(void)
 #elif defined(__aarch64__)
 	__asm__ volatile("yield");
 #endif
-}
-
-static void announce(struct rank_line *line)
-{
-	/* Sequentially consistent with the sleeper's increment and its look at the condition: one of both
-	 * sees the other. */
-	atomic_fetch_add(&line->changes, 1);
-	if (atomic_load(&line->sleepers))
-		syscall(SYS_futex, &line->changes, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
-}
-
-static bool process_is_dead(int pidfd)
-{
-	struct pollfd p = {.fd = pidfd, .events = POLLIN};
-
-	return pidfd >= 0 && poll(&p, 1, 0) == 1;
 }
 
 enum wait_for { WAIT_ARRIVED, WAIT_EPOCH, WAIT_JOINED };
@@ -226,6 +145,11 @@ static enum err wait_for_all(struct collectives *c, enum wait_for what, u64 targ
 		c->usual_ns = cycle > left ? cycle : left;
 	c->left_ns = now;
 	return e;
+}
+
+enum err collectives_wait_joined(struct collectives *c, u32 rank, struct err_msg *em)
+{
+	return wait_for_rank(c, rank, WAIT_JOINED, 0, 0, em);
 }
 
 /* ---------------------------------------------------------------- operations */
@@ -417,7 +341,7 @@ void collectives_on_lost(struct collectives *c, void (*fn)(void *ctx), void *ctx
 	pthread_mutex_unlock(&c->lost_mutex);
 }
 
-static enum err build_bridge(struct collectives *c, const struct collectives_config *config, struct err_msg *em)
+enum err collectives_build_bridge(struct collectives *c, const struct collectives_config *config, struct err_msg *em)
 {
 	const struct collectives_nodes *n = config->nodes;
 	struct bridge_config b = {.rank = c->rank,
@@ -463,194 +387,4 @@ enum err collectives_check(const struct collectives *c, struct err_msg *em)
 void collectives_farewell(struct collectives *c)
 {
 	c->farewell = true;
-}
-
-/* ---------------------------------------------------------------- joining */
-
-static size_t file_bytes(u32 ranks, size_t buffer_bytes)
-{
-	return HEAD_BYTES + 2 * (size_t)ranks * buffer_bytes;
-}
-
-static enum err map_file(struct collectives *c, int fd, struct err_msg *em)
-{
-	void *p = mmap(NULL, c->mapped_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-
-	if (p == MAP_FAILED)
-		return err_set(em, ERR_NO_MEMORY, "%s: cannot map %zu bytes: %s", c->path, c->mapped_bytes,
-			       strerror(errno));
-	c->shared = p;
-	return ERR_OK;
-}
-
-/* The first rank here: a complete file appears under the final name, whatever an earlier group left there. */
-static enum err create_file(struct collectives *c, struct err_msg *em)
-{
-	char fresh[sizeof(c->path) + 8];
-
-	snprintf(fresh, sizeof(fresh), "%s.new", c->path);
-	unlink(fresh);
-	int fd = open(fresh, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-	if (fd < 0)
-		return err_set(em, ERR_IO, "%s: %s", fresh, strerror(errno));
-	int rc = posix_fallocate(
-		fd, 0, (off_t)c->mapped_bytes); /* a full disk is an error here, not a fault later */
-	enum err e = rc ? err_set(em, ERR_NO_SPACE, "%s: %zu bytes for the exchange between workers: %s",
-				  fresh, c->mapped_bytes, strerror(rc))
-			: map_file(c, fd, em);
-	close(fd);
-	if (!e) {
-		c->shared->ranks = c->ranks;
-		c->shared->buffer_bytes = c->buffer_bytes;
-		c->shared->group = c->group;
-		atomic_store(&c->shared->lines[c->rank].pid, getpid());
-		atomic_store(&c->shared->magic, MAGIC);
-		if (rename(fresh, c->path) < 0)
-			e = err_set(em, ERR_IO, "%s: %s", c->path, strerror(errno));
-	}
-	if (e)
-		unlink(fresh);
-	return e;
-}
-
-static bool creator_is_alive(const struct collectives *c)
-{
-	int fd = (int)syscall(SYS_pidfd_open, atomic_load(&c->shared->lines[c->first].pid), 0);
-	bool alive = fd >= 0 && !process_is_dead(fd);
-
-	if (fd >= 0)
-		close(fd);
-	return alive;
-}
-
-static enum err check_shared(const struct collectives *c, size_t wanted_bytes, struct err_msg *em)
-{
-	const struct shared *s = c->shared;
-
-	if (atomic_load(&s->magic) == MAGIC && s->ranks == c->ranks && s->buffer_bytes == c->buffer_bytes &&
-	    c->mapped_bytes == wanted_bytes)
-		return ERR_OK;
-	return err_set(em, ERR_INVALID,
-		       "%s: made for %u workers and %llu bytes; this worker has %u and %zu: all workers "
-		       "need the same options",
-		       c->path, s->ranks, (unsigned long long)s->buffer_bytes, c->ranks, c->buffer_bytes);
-}
-
-/* Other ranks: ERR_AGAIN while the file is not there or belongs to a group that has died. */
-static enum err open_file(struct collectives *c, struct err_msg *em)
-{
-	struct stat st;
-	size_t wanted = file_bytes(c->ranks, c->buffer_bytes);
-
-	int fd = open(c->path, O_RDWR | O_CLOEXEC);
-	if (fd < 0)
-		return errno == ENOENT ? ERR_AGAIN : err_set(em, ERR_IO, "%s: %s", c->path, strerror(errno));
-	enum err e = ERR_AGAIN;
-	if (fstat(fd, &st) == 0 && st.st_size >= HEAD_BYTES) {
-		c->mapped_bytes = (size_t)st.st_size;
-		e = map_file(c, fd, em);
-	}
-	close(fd);
-	if (e)
-		return e;
-	if (creator_is_alive(c))
-		return check_shared(c, wanted, em);
-	munmap(c->shared, c->mapped_bytes);
-	c->shared = NULL;
-	return ERR_AGAIN;
-}
-
-static enum err open_or_wait(struct collectives *c, struct err_msg *em)
-{
-	u64 end = clock_now_ns() + c->most_ns;
-	struct timespec pause = {.tv_nsec = POLL_MS * 1000000L};
-	enum err e;
-
-	while ((e = open_file(c, em)) == ERR_AGAIN) {
-		if (clock_now_ns() > end)
-			return err_set(em, ERR_TIMEOUT, "worker %u did not make %s within %llu ms", c->first,
-				       c->path, (unsigned long long)(c->most_ns / MS));
-		nanosleep(&pause, NULL);
-	}
-	if (e)
-		return e;
-	c->group = c->shared->group;
-	atomic_store(&c->shared->lines[c->rank].pid, getpid());
-	announce(&c->shared->lines[c->rank]);
-	return ERR_OK;
-}
-
-static enum err meet(struct collectives *c, struct err_msg *em)
-{
-	for (u32 r = c->first; r < c->first + c->here; r++) {
-		if (r == c->rank)
-			continue;
-		enum err e = wait_for_rank(c, r, WAIT_JOINED, 0, 0, em);
-		if (e)
-			return e;
-		c->pidfds[r] = (int)syscall(SYS_pidfd_open, atomic_load(&c->shared->lines[r].pid), 0);
-		if (c->pidfds[r] < 0)
-			return err_set(em, ERR_GONE, "worker %u (pid %d) has died", r,
-				       atomic_load(&c->shared->lines[r].pid));
-	}
-	return ERR_OK;
-}
-
-enum err collectives_join(struct collectives **out, const struct collectives_config *config,
-			  struct err_msg *em)
-{
-	*out = NULL;
-	ASSERT(config->ranks >= 2 && config->ranks <= COLLECTIVES_RANKS_MAX && config->rank < config->ranks);
-	ASSERT(!config->nodes || config->ranks % config->nodes->count == 0);
-	struct collectives *c = calloc(1, sizeof(*c));
-	if (!c)
-		return err_set(em, ERR_NO_MEMORY, "out of memory");
-	c->rank = config->rank;
-	c->ranks = config->ranks;
-	c->here = config->ranks / (config->nodes ? config->nodes->count : 1);
-	c->first = config->nodes ? config->nodes->index * c->here : 0;
-	c->buffer_bytes = (config->buffer_bytes + 63) & ~(size_t)63;
-	c->mapped_bytes = file_bytes(c->ranks, c->buffer_bytes);
-	collectives_set_timeout(c, config->join_timeout_ms, config->join_timeout_ms);
-	c->left_ns = clock_now_ns();
-	c->threads = config->threads;
-	pthread_mutex_init(&c->lost_mutex, NULL);
-	for (u32 r = 0; r < COLLECTIVES_RANKS_MAX; r++)
-		c->pidfds[r] = -1;
-	enum err e = ERR_OK;
-	if ((size_t)snprintf(c->path, sizeof(c->path), "%s/collectives", config->run_dir) >= sizeof(c->path))
-		e = err_set(em, ERR_TOO_LONG, "the run directory's path is longer than %zu bytes",
-			    sizeof(c->path) - 16);
-	if (!e && getrandom(&c->group, sizeof(c->group), 0) != (ssize_t)sizeof(c->group))
-		e = err_set(em, ERR_IO, "no random bytes: %s", strerror(errno));
-	if (!e)
-		e = c->rank == c->first ? create_file(c, em) : open_or_wait(c, em);
-	if (!e)
-		e = meet(c, em);
-	if (!e && c->here < c->ranks)
-		e = build_bridge(c, config, em);
-	if (e)
-		collectives_leave(&c);
-	else
-		*out = c;
-	return e;
-}
-
-void collectives_leave(struct collectives **out)
-{
-	struct collectives *c = *out;
-
-	if (!c)
-		return;
-	bridge_leave(&c->bridge, c->farewell);
-	for (u32 r = 0; r < c->ranks; r++)
-		if (c->pidfds[r] >= 0)
-			close(c->pidfds[r]);
-	if (c->rank == c->first && c->shared)
-		unlink(c->path);
-	if (c->shared)
-		munmap(c->shared, c->mapped_bytes);
-	pthread_mutex_destroy(&c->lost_mutex);
-	free(c);
-	*out = NULL;
 }
