@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "proc_gateway/chat_writer.h"
 #include "proc_gateway/responses.h"
 
 static bool refuse(struct api_error *e, const char *field, const char *what)
@@ -18,64 +19,6 @@ static bool bad_item(struct api_error *e, size_t index, json_val item, const cha
 }
 
 /* ---------------------------------------------------------------- items */
-
-/* The messages as they are written: system texts in front are one message, and what the model has thought, said and
- * called in a row is one of the assistant. */
-struct chat_writer {
-	struct json_writer *w;
-	struct api_error *e;
-	struct buf system;
-	bool begun;			/* the system message is written */
-	bool pending;			/* an assistant's message is being collected */
-	bool said;			/* it has content */
-	struct buf content, reasoning, calls;
-};
-
-static void put_member(struct json_writer *w, const char *key, const struct buf *text)
-{
-	json_key(w, key);
-	json_write_string(w, text->data ? text->data : "", text->bytes);
-}
-
-static void put_message(struct chat_writer *c, const char *role, const struct buf *content)
-{
-	json_object_begin(c->w);
-	json_key(c->w, "role");
-	json_write_cstr(c->w, role);
-	put_member(c->w, "content", content);
-	json_object_end(c->w);
-}
-
-static void flush_system(struct chat_writer *c)
-{
-	if (!c->begun && c->system.bytes > 0)
-		put_message(c, "system", &c->system);
-	c->begun = true;
-}
-
-static void flush_assistant(struct chat_writer *c)
-{
-	if (!c->pending)
-		return;
-	flush_system(c);
-	json_object_begin(c->w);
-	json_key(c->w, "role");
-	json_write_cstr(c->w, "assistant");
-	put_member(c->w, "content", &c->content);
-	if (c->reasoning.bytes > 0)
-		put_member(c->w, "reasoning_content", &c->reasoning);
-	if (c->calls.bytes > 0) {
-		buf_append_char(&c->calls, ']');
-		json_key(c->w, "tool_calls");
-		json_write_raw(c->w, c->calls.data, c->calls.bytes);
-	}
-	json_object_end(c->w);
-	c->w->out->failed |= c->content.failed | c->reasoning.failed | c->calls.failed;
-	buf_clear(&c->content);
-	buf_clear(&c->reasoning);
-	buf_clear(&c->calls);
-	c->pending = c->said = false;
-}
 
 /* The text of a string, or of a list of parts. */
 static bool read_text(struct chat_writer *c, json_val content, size_t index, struct buf *out)
@@ -113,76 +56,52 @@ static bool take_message(struct chat_writer *c, json_val item, size_t index)
 	struct buf text = {0};
 	if (strcmp(role, "assistant") == 0) {
 		if (c->said || c->calls.bytes > 0)
-			flush_assistant(c);
+			chat_writer_flush_assistant(c);
 		c->pending = c->said = true;
 		return read_text(c, content, index, &c->content);
 	}
 	if (!system && strcmp(role, "user") != 0)
 		return bad_item(c->e, index, item, "has no role that is known",
 				"a message of \"user\", \"assistant\", \"system\" or \"developer\"");
-	flush_assistant(c);
+	chat_writer_flush_assistant(c);
 	bool ok = read_text(c, content, index, &text);
 	if (system && !c->begun) {
-		if (c->system.bytes > 0 && text.bytes > 0)
-			buf_append_str(&c->system, "\n\n");
-		buf_append(&c->system, text.data, text.bytes);
+		chat_writer_add_system(c, &text);
 	} else if (ok) {
-		flush_system(c);
-		put_message(c, system ? "system" : "user", &text);
+		chat_writer_flush_system(c);
+		chat_writer_message(c, system ? "system" : "user", &text);
 	}
-	c->w->out->failed |= text.failed;
 	buf_fini(&text);
 	return ok;
 }
 
 static bool take_call(struct chat_writer *c, json_val item, size_t index)
 {
-	json_val id = json_get(item, "call_id"), name = json_get(item, "name"), arguments = json_get(item, "arguments");
-	const char *text;
-	size_t bytes;
-	struct json_writer w;
-	if (json_type(id) != JSON_STRING || json_type(name) != JSON_STRING || !json_string(arguments, &text, &bytes))
+	json_val name = json_get(item, "name");
+	const char *id, *arguments;
+	size_t id_bytes, bytes;
+	if (!json_string(json_get(item, "call_id"), &id, &id_bytes) || json_type(name) != JSON_STRING ||
+	    !json_string(json_get(item, "arguments"), &arguments, &bytes))
 		return bad_item(c->e, index, item, "is no call of a function",
 				"{\"type\": \"function_call\", \"call_id\": ..., \"name\": ..., \"arguments\": \"{...}\"}");
-	if (!openai_arguments_fit(text, bytes)) /* the reader of chats would name its message, which has another number */
+	if (!openai_arguments_fit(arguments, bytes)) /* the reader of chats would name its message, which has another number */
 		return bad_item(c->e, index, item, "has arguments that are nested too deeply", "JSON of fewer levels");
-	c->pending = true;
-	buf_append_char(&c->calls, c->calls.bytes ? ',' : '[');
-	json_begin(&w, &c->calls);
-	json_object_begin(&w);
-	json_key(&w, "id");
-	json_write_value(&w, id);
-	json_key(&w, "type");
-	json_write_cstr(&w, "function");
-	json_key(&w, "function");
-	json_object_begin(&w);
-	json_key(&w, "name");
-	json_write_value(&w, name);
-	json_key(&w, "arguments");
-	json_write_value(&w, arguments);
-	json_object_end(&w);
-	json_object_end(&w);
+	chat_writer_add_call(c, name, id, id_bytes, arguments, bytes);
 	return true;
 }
 
 static bool take_call_output(struct chat_writer *c, json_val item, size_t index)
 {
-	json_val id = json_get(item, "call_id");
+	const char *id;
+	size_t id_bytes;
 	struct buf text = {0};
-	if (json_type(id) != JSON_STRING)
+	if (!json_string(json_get(item, "call_id"), &id, &id_bytes))
 		return bad_item(c->e, index, item, "is no output of a function",
 				"{\"type\": \"function_call_output\", \"call_id\": ..., \"output\": \"...\"}");
-	flush_assistant(c);
-	flush_system(c);
+	chat_writer_flush_assistant(c);
+	chat_writer_flush_system(c);
 	bool ok = read_text(c, json_get(item, "output"), index, &text);
-	json_object_begin(c->w);
-	json_key(c->w, "role");
-	json_write_cstr(c->w, "tool");
-	json_key(c->w, "tool_call_id");
-	json_write_value(c->w, id);
-	put_member(c->w, "content", &text);
-	json_object_end(c->w);
-	c->w->out->failed |= text.failed;
+	chat_writer_result(c, id, id_bytes, &text);
 	buf_fini(&text);
 	return ok;
 }
@@ -192,7 +111,7 @@ static bool take_reasoning(struct chat_writer *c, json_val item, size_t index)
 {
 	struct buf text = {0};
 	if (c->said || c->calls.bytes > 0)
-		flush_assistant(c);
+		chat_writer_flush_assistant(c);
 	bool ok = !json_present(json_get(item, "content")) || read_text(c, json_get(item, "content"), index, &text);
 	if (c->reasoning.bytes > 0 && text.bytes > 0)
 		buf_append_str(&c->reasoning, "\n\n");
@@ -243,21 +162,16 @@ static bool write_messages(struct json_writer *w, json_val root, struct api_erro
 	if (ok && json_string(input, &text, &bytes)) {
 		struct buf said = {0};
 		buf_append(&said, text, bytes);
-		flush_system(&c);
-		put_message(&c, "user", &said);
-		w->out->failed |= said.failed;
+		chat_writer_flush_system(&c);
+		chat_writer_message(&c, "user", &said);
 		buf_fini(&said);
 	}
 	for (struct json_iter it = json_iterate(input); ok && json_type(input) == JSON_ARRAY && json_next(&it); index++)
 		ok = take_item(&c, it.value, index);
-	flush_assistant(&c);
-	flush_system(&c);
+	chat_writer_flush_assistant(&c);
+	chat_writer_flush_system(&c);
 	json_array_end(w);
-	w->out->failed |= c.system.failed;
-	buf_fini(&c.system);
-	buf_fini(&c.content);
-	buf_fini(&c.reasoning);
-	buf_fini(&c.calls);
+	chat_writer_fini(&c);
 	return ok;
 }
 
@@ -341,20 +255,14 @@ static bool write_format(struct json_writer *w, json_val text, struct api_error 
 	if (!json_present(json_get(format, "schema")))
 		return api_error_set(e, 400, "text.format", NULL,
 				     "Field 'text.format.schema' is missing; it must be a JSON Schema.");
-	json_key(w, "response_format");
-	json_object_begin(w);
-	json_key(w, "type");
-	json_write_cstr(w, "json_schema");
-	json_key(w, "json_schema");
-	json_write_value(w, format);
-	json_object_end(w);
+	chat_writer_schema(w, format);
 	return true;
 }
 
 /* Fields that chats call otherwise, or the same. */
 static void write_plain(struct json_writer *w, json_val root)
 {
-	static const char *const names[][2] = {
+	static const struct chat_field names[] = {
 		{"max_output_tokens", "max_completion_tokens"}, {"model", NULL}, {"stream", NULL}, {"temperature", NULL},
 		{"top_p", NULL}, {"top_k", NULL}, {"min_p", NULL}, {"seed", NULL}, {"stop", NULL}, {"stop_token_ids", NULL},
 		{"presence_penalty", NULL}, {"frequency_penalty", NULL}, {"repetition_penalty", NULL}, {"logit_bias", NULL},
@@ -363,13 +271,7 @@ static void write_plain(struct json_writer *w, json_val root)
 		{"priority", NULL}, {"request_id", NULL}, {"user", NULL}, {"include_reasoning", NULL},
 		{"reasoning_format", NULL},
 		{"structured_outputs", NULL}};
-	for (size_t i = 0; i < COUNT_OF(names); i++) {
-		json_val v = json_get(root, names[i][0]);
-		if (!json_present(v))
-			continue;
-		json_key(w, names[i][1] ? names[i][1] : names[i][0]);
-		json_write_value(w, v);
-	}
+	chat_writer_copy(w, root, names, COUNT_OF(names));
 	json_val effort = json_get(json_get(root, "reasoning"), "effort");
 	if (json_present(effort)) {
 		json_key(w, "reasoning_effort");
@@ -412,26 +314,6 @@ static bool check_supported(json_val root, struct api_error *e)
 	return true;
 }
 
-/* What is said of a chat's field is said of the one that stands for it. */
-static void rename_fields(struct api_error *e)
-{
-	static const char *const names[][2] = {{"max_completion_tokens", "max_output_tokens"},
-					       {"messages", "input"},
-					       {"response_format", "text.format"},
-					       {"reasoning_effort", "reasoning.effort"}};
-	for (size_t i = 0; i < COUNT_OF(names); i++) {
-		char quoted[64], text[sizeof(e->message)];
-		snprintf(quoted, sizeof(quoted), "'%s", names[i][0]);
-		const char *at = strstr(e->message, quoted);
-		if (strcmp(e->param, names[i][0]) == 0)
-			snprintf(e->param, sizeof(e->param), "%s", names[i][1]);
-		if (!at)
-			continue;
-		snprintf(text, sizeof(text), "%.*s'%s%s", (int)(at - e->message), e->message, names[i][1], at + strlen(quoted));
-		memcpy(e->message, text, sizeof(text));
-	}
-}
-
 static bool write_chat(struct buf *out, json_val root, struct api_error *e)
 {
 	struct json_writer w;
@@ -448,6 +330,10 @@ static bool write_chat(struct buf *out, json_val root, struct api_error *e)
 bool responses_read(struct openai_request *r, const struct openai_model *m, const char *body, size_t bytes, u64 tenant,
 		    struct api_error *e)
 {
+	static const struct chat_field renamed[] = {{"max_output_tokens", "max_completion_tokens"},
+						    {"input", "messages"},
+						    {"text.format", "response_format"},
+						    {"reasoning.effort", "reasoning_effort"}};
 	struct json_doc *doc = NULL;
 	struct err_msg em;
 	struct buf chat = {0};
@@ -463,7 +349,7 @@ bool responses_read(struct openai_request *r, const struct openai_model *m, cons
 	if (ok) {
 		ok = openai_request_read(r, m, OPENAI_CHAT, chat.data, chat.bytes, tenant, e);
 		if (!ok)
-			rename_fields(e);
+			chat_writer_rename(e, renamed, COUNT_OF(renamed));
 	}
 	buf_fini(&chat);
 	r->response = doc;
