@@ -54,7 +54,8 @@ struct openai_request {
 	enum openai_endpoint endpoint;
 	struct openai_fields fields;
 	struct json_doc *doc;	   /* the body */
-	struct json_doc *response; /* the body of /v1/responses, which was read as a chat's; else NULL */
+	enum openai_endpoint asked; /* what the body came for, where that is read as another's; else 0 */
+	struct json_doc *response; /* that body; else NULL */
 	struct json_doc *messages; /* rewritten messages, when templates could not read them as given */
 	struct json_doc *kwargs;   /* merged template variables */
 	const char *model;	   /* the name to show */

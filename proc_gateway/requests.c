@@ -13,8 +13,8 @@
 #include "common/session.h"
 #include "proc_gateway/api_error.h"
 #include "proc_gateway/openai_response.h"
+#include "proc_gateway/reply_items.h"
 #include "proc_gateway/requests.h"
-#include "proc_gateway/responses.h"
 #include "proc_gateway/sse.h"
 
 void requests_open(struct requests *rs, struct tercet *engine, const struct openai_model *model,
@@ -53,7 +53,7 @@ static void group_free(struct group *g)
 	if (g->next)
 		g->next->previous = g->previous;
 	rs->group_count--;
-	responses_stream_fini(&g->response);
+	reply_items_fini(&g->items);
 	openai_request_fini(&g->request);
 	free(g);
 }
@@ -75,7 +75,7 @@ static void group_fail(struct group *g, const struct api_error *e)
 		return;
 	http_request_on_close(g->http, NULL, NULL);
 	if (g->streaming && g->request.response) {
-		responses_stream_error(g, e);
+		reply_items_stream_error(g, e);
 		http_stream_end(g->http);
 	} else if (g->streaming) {
 		sse_event_begin(&rs->out);
@@ -120,7 +120,7 @@ static bool stream_choice(struct choice *c)
 	struct group *g = c->group;
 	stream_begin(g);
 	if (g->request.response)
-		return responses_stream(c);
+		return reply_items_stream(c);
 	if (!openai_chunk_due(c))
 		return true;
 	sse_event_begin(&g->requests->out);
@@ -196,7 +196,7 @@ static void group_complete(struct group *g)
 	} else {
 		buf_clear(&rs->out);
 		if (g->request.response)
-			responses_write(g, &rs->out);
+			reply_items_write(g, &rs->out);
 		else
 			openai_response_write(g, &rs->out);
 		if (!buf_ok(&rs->out)) {
@@ -388,7 +388,7 @@ static void on_accepted(struct choice *c)
 		return;
 	stream_begin(g);
 	if (g->streaming && g->request.response) /* a failure shows in `gone` */
-		(void)responses_stream(c);
+		(void)reply_items_stream(c);
 }
 
 static void on_refused(struct choice *c, const struct tercet_event *event)
@@ -515,7 +515,7 @@ void requests_start(struct requests *rs, struct http_request *http, struct opena
 	g->created_s = clock_wall_s();
 	g->choice_count = count;
 	snprintf(g->id, sizeof(g->id), "%s%s",
-		 g->request.response		       ? "resp_"
+		 g->request.response		       ? reply_form_of(&g->request)->id_prefix
 		 : g->request.endpoint == OPENAI_CHAT ? "chatcmpl-"
 						       : "cmpl-",
 		 id);

@@ -11,18 +11,18 @@
 #include "proc_gateway/logprobs.h"
 #include "proc_gateway/openai_request.h"
 
-/* An item of a response (responses_write.c): a piece of what was thought or said, or a call. */
-struct responses_item {
+/* An item of a reply (reply_items.c): a piece of what was thought or said, or a call. */
+struct reply_item {
 	u32 kind, number;
 	size_t begin, end; /* of its text; end: once it is over */
 	bool over;
 };
 
-/* How far the events of a response have got. */
-struct responses_stream {
+/* How far a reply of items has got. */
+struct reply_items {
 	bool begun;
 	u32 sequence;	/* of the next event */
-	struct responses_item *items;
+	struct reply_item *list;
 	u32 count, room;
 	u32 calls;	/* that have an item */
 	size_t told;	/* of the newest item's text */
@@ -63,11 +63,11 @@ struct group {
 	struct group *previous, *next;
 	struct http_request *http;
 	struct openai_request request;
-	char id[160]; /* "chatcmpl-...", "cmpl-...", "resp_..." */
+	char id[160]; /* "chatcmpl-...", "cmpl-...", "resp_...", "msg_..." */
 	i64 created_s;
 	bool streaming; /* the stream has begun */
 	bool gone;	/* the client's connection broke; its close callback will come */
-	struct responses_stream response; /* of /v1/responses */
+	struct reply_items items; /* where the reply has them */
 	u32 choice_count, accepted_count, done_count;
 	struct choice choices[];
 };

@@ -352,6 +352,7 @@ bool responses_read(struct openai_request *r, const struct openai_model *m, cons
 			chat_writer_rename(e, renamed, COUNT_OF(renamed));
 	}
 	buf_fini(&chat);
+	r->asked = OPENAI_RESPONSES;
 	r->response = doc;
 	return ok;
 }
