@@ -39,7 +39,7 @@ static void answer(struct gateway *g, struct http_request *r, struct openai_requ
 	} else {
 		const char *own = request->fields.has_request_id ? request->fields.request_id : NULL;
 		routes_request_id(g, r, id);
-		request->session_owner = auth_owner(&g->auth, http_head_get(http_request_head(r), "authorization"));
+		request->session_owner = auth_owner(&g->auth, auth_shown(http_request_head(r)));
 		requests_start(&g->requests, r, request, own ? own : id);
 		return;
 	}
@@ -60,7 +60,7 @@ static void handle_body(struct gateway *g, struct http_request *r, enum openai_e
 	u64 tenant, begin_ns = clock_now_ns();
 	size_t bytes;
 	const char *body = http_request_body(r, &bytes);
-	auth_check(&g->auth, http_head_get(http_request_head(r), "authorization"), &tenant);
+	auth_check(&g->auth, auth_shown(http_request_head(r)), &tenant);
 	if (reader_is_for(body, bytes) && reader_submit(g->reader, r, &g->model, endpoint, tenant))
 		return;
 	bool ok = openai_any_read(&request, &g->model, endpoint, body, bytes, tenant, &e);
@@ -100,7 +100,7 @@ void handle_session(struct gateway *g, struct http_request *r)
 	const struct http_head *head = http_request_head(r);
 	char *name = strdup(head->path + strlen("/v1/sessions/"));
 	bool good = name && http_percent_decode(name);
-	session_calls_start(&g->session_calls, r, good ? name : "", auth_owner(&g->auth, http_head_get(head, "authorization")),
+	session_calls_start(&g->session_calls, r, good ? name : "", auth_owner(&g->auth, auth_shown(head)),
 			    head->method == HTTP_METHOD_DELETE);
 	free(name);
 }

@@ -136,12 +136,13 @@ static bool check_key(struct gateway *g, const struct route *route, struct http_
 {
 	struct api_error e;
 	u64 tenant;
-	const char *authorization = http_head_get(http_request_head(r), "authorization");
-	if ((route && route->flags & ROUTE_OPEN) || auth_check(&g->auth, authorization, &tenant))
+	struct auth_shown shown = auth_shown(http_request_head(r));
+	if ((route && route->flags & ROUTE_OPEN) || auth_check(&g->auth, shown, &tenant))
 		return true;
 	api_error_set(&e, 401, NULL, "invalid_api_key",
-		      authorization ? "The API key is not one of this server's."
-				    : "An API key is needed: send it as \"Authorization: Bearer KEY\".");
+		      shown.authorization || shown.api_key
+			      ? "The API key is not one of this server's."
+			      : "An API key is needed: send it as \"Authorization: Bearer KEY\" or \"x-api-key: KEY\".");
 	http_reply_header(r, "WWW-Authenticate", "Bearer");
 	api_error_reply(&e, r);
 	return false;
