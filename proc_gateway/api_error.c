@@ -8,7 +8,7 @@
 #include "proc_gateway/api_error.h"
 #include "proc_gateway/http_server.h"
 
-enum { VALUE_BYTES_MAX = 80 };
+enum { VALUE_BYTES_MAX = 80, STATUS_OVERLOADED = 529 };
 
 bool api_error_set(struct api_error *e, int status, const char *param, const char *code, const char *fmt, ...)
 {
@@ -55,9 +55,65 @@ static const char *error_type(int status)
 	}
 }
 
-void api_error_write(const struct api_error *e, struct buf *out)
+/* As Anthropic's API calls them. */
+static const char *anthropic_type(int status)
+{
+	switch (status) {
+	case 401:
+		return "authentication_error";
+	case 403:
+		return "permission_error";
+	case 404:
+		return "not_found_error";
+	case 408:
+		return "timeout_error";
+	case 413:
+		return "request_too_large";
+	case 429:
+		return "rate_limit_error";
+	case 503:
+		return "overloaded_error";
+	default:
+		return status >= 500 ? "api_error" : "invalid_request_error";
+	}
+}
+
+enum api_form api_form_of_path(const char *path)
+{
+	static const char messages[] = "/v1/messages";
+	const size_t bytes = sizeof(messages) - 1;
+	return strncmp(path, messages, bytes) == 0 && (!path[bytes] || path[bytes] == '/') ? API_ANTHROPIC : API_OPENAI;
+}
+
+int api_error_status(const struct api_error *e, enum api_form form)
+{
+	return form == API_ANTHROPIC && e->status == 503 ? STATUS_OVERLOADED : e->status;
+}
+
+static void write_anthropic(const struct api_error *e, struct buf *out)
 {
 	struct json_writer w;
+	json_begin(&w, out);
+	json_object_begin(&w);
+	json_key(&w, "type");
+	json_write_cstr(&w, "error");
+	json_key(&w, "error");
+	json_object_begin(&w);
+	json_key(&w, "type");
+	json_write_cstr(&w, anthropic_type(e->status));
+	json_key(&w, "message");
+	json_write_cstr(&w, e->message);
+	json_object_end(&w);
+	json_object_end(&w);
+}
+
+void api_error_write(const struct api_error *e, enum api_form form, struct buf *out)
+{
+	struct json_writer w;
+	if (form == API_ANTHROPIC) {
+		write_anthropic(e, out);
+		return;
+	}
 	json_begin(&w, out);
 	json_object_begin(&w);
 	json_key(&w, "error");
@@ -83,12 +139,13 @@ void api_error_write(const struct api_error *e, struct buf *out)
 void api_error_reply(const struct api_error *e, struct http_request *r)
 {
 	struct buf body = {0};
-	api_error_write(e, &body);
+	const enum api_form form = api_form_of_path(http_request_head(r)->path);
+	api_error_write(e, form, &body);
 	if (e->retry_after_ms > 0) {
 		char seconds[16];
 		snprintf(seconds, sizeof(seconds), "%u", (e->retry_after_ms + 999) / 1000);
 		http_reply_header(r, "Retry-After", seconds);
 	}
-	http_reply(r, e->status, "application/json", body.data ? body.data : "", body.bytes);
+	http_reply(r, api_error_status(e, form), "application/json", body.data ? body.data : "", body.bytes);
 	buf_fini(&body);
 }

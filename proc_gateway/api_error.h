@@ -1,4 +1,5 @@
-/* Errors as OpenAI's API words them: {"error": {"message", "type", "param", "code"}}. */
+/* Errors as OpenAI's API words them, {"error": {"message", "type", "param", "code"}}, or, on its paths, Anthropic's:
+ * {"type": "error", "error": {"type", "message"}}. */
 #ifndef TERCET_PROC_GATEWAY_API_ERROR_H
 #define TERCET_PROC_GATEWAY_API_ERROR_H
 
@@ -24,9 +25,14 @@ bool api_error_set(struct api_error *e, int status, const char *param, const cha
  */
 bool api_error_field(struct api_error *e, const char *name, json_val value, const char *wrong,
 		     const char *right);
+enum api_form { API_OPENAI, API_ANTHROPIC };
+/* Whose errors the requests for a path get. */
+enum api_form api_form_of_path(const char *path);
+/* The status of the reply: Anthropic's API has one of its own for a server that is overloaded. */
+int api_error_status(const struct api_error *e, enum api_form form);
 /* Appends the JSON body. */
-void api_error_write(const struct api_error *e, struct buf *out);
-/* The whole reply, with Retry-After where it helps. */
+void api_error_write(const struct api_error *e, enum api_form form, struct buf *out);
+/* The whole reply, in the form of the request's path, with Retry-After where it helps. */
 void api_error_reply(const struct api_error *e, struct http_request *r);
 
 #endif

@@ -59,7 +59,7 @@ void gateway_fini(struct gateway *g);
 /* http_routes.c: the callbacks of the HTTP server; ctx is the gateway. */
 void routes_on_head(void *ctx, struct http_request *r);
 void routes_on_request(void *ctx, struct http_request *r);
-void routes_error_body(void *ctx, int status, const char *text, struct buf *out, const char **content_type);
+void routes_error_body(void *ctx, const char *path, int status, const char *text, struct buf *out, const char **content_type);
 
 /* page.c */
 extern const unsigned char page_html[];

@@ -85,6 +85,16 @@ void handle_responses(struct gateway *g, struct http_request *r)
 	handle_body(g, r, OPENAI_RESPONSES);
 }
 
+void handle_messages(struct gateway *g, struct http_request *r)
+{
+	handle_body(g, r, OPENAI_MESSAGES);
+}
+
+void handle_count_tokens(struct gateway *g, struct http_request *r)
+{
+	handle_body(g, r, OPENAI_COUNT_TOKENS);
+}
+
 void handle_tokenize(struct gateway *g, struct http_request *r)
 {
 	handle_body(g, r, OPENAI_TOKENIZE);

@@ -12,6 +12,8 @@ void routes_request_id(const struct gateway *g, const struct http_request *r, ch
 void handlers_on_read(void *ctx, struct reader_job *job);
 
 void handle_chat(struct gateway *g, struct http_request *r);
+void handle_messages(struct gateway *g, struct http_request *r);
+void handle_count_tokens(struct gateway *g, struct http_request *r);
 void handle_responses(struct gateway *g, struct http_request *r);
 void handle_completions(struct gateway *g, struct http_request *r);
 void handle_models(struct gateway *g, struct http_request *r);

@@ -162,7 +162,7 @@ void conn_fail(struct conn *c, int status, const char *text)
 	struct buf body = {0};
 	const char *type = "text/plain";
 	if (s->config.error_body)
-		s->config.error_body(s->config.ctx, status, text, &body, &type);
+		s->config.error_body(s->config.ctx, r->head.path, status, text, &body, &type);
 	else
 		buf_append_str(&body, text);
 	http_reply(r, status, type, body.data ? body.data : "", body.bytes);

@@ -38,6 +38,7 @@ static const struct status_text statuses[] = {
 	{501, "Not Implemented"},
 	{503, "Service Unavailable"},
 	{505, "HTTP Version Not Supported"},
+	{529, "Overloaded"}, /* Anthropic's own */
 };
 
 const char *http_status_text(int status)

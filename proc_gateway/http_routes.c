@@ -28,6 +28,8 @@ static const struct route routes[] = {
 	{"/v1/chat/completions", HTTP_METHOD_POST, ROUTE_ENGINE | ROUTE_NEW_WORK, handle_chat},
 	{"/v1/completions", HTTP_METHOD_POST, ROUTE_ENGINE | ROUTE_NEW_WORK, handle_completions},
 	{"/v1/responses", HTTP_METHOD_POST, ROUTE_ENGINE | ROUTE_NEW_WORK, handle_responses},
+	{"/v1/messages", HTTP_METHOD_POST, ROUTE_ENGINE | ROUTE_NEW_WORK, handle_messages},
+	{"/v1/messages/count_tokens", HTTP_METHOD_POST, ROUTE_ENGINE, handle_count_tokens},
 	{"/v1/models", HTTP_METHOD_GET, ROUTE_ENGINE, handle_models},
 	{"/v1/models/", HTTP_METHOD_GET, ROUTE_ENGINE | ROUTE_PREFIX, handle_model},
 	{"/v1/sessions/", HTTP_METHOD_GET | HTTP_METHOD_DELETE, ROUTE_ENGINE | ROUTE_PREFIX, handle_session},
@@ -69,7 +71,8 @@ static void hint_at_route(const char *path, char *out, size_t bytes)
 		{"/v1/embeddings", ": this server generates text"},
 		{"/embedding", ": this server generates text"},
 		{"/embeddings", ": this server generates text"},
-		{"/v1/messages", "; /v1/chat/completions is"},
+		{"/messages", "; /v1/messages is"},
+		{"/v1/messages/batches", "; /v1/messages is, for one message each"},
 	};
 	char shorter[64];
 	size_t length = strlen(path);
@@ -193,6 +196,8 @@ void routes_on_head(void *ctx, struct http_request *r)
 	http_request_set_user(r, (void *)(uintptr_t)++g->id_count);
 	routes_request_id(g, r, id);
 	http_reply_header(r, "X-Request-Id", id);
+	if (api_form_of_path(head->path) == API_ANTHROPIC)
+		http_reply_header(r, "Request-Id", id);
 	cors_add_headers(&g->cors, r);
 	if (cors_reply_preflight(&g->cors, r))
 		return;
@@ -215,11 +220,11 @@ void routes_on_request(void *ctx, struct http_request *r)
 	route->handle(ctx, r);
 }
 
-void routes_error_body(void *ctx, int status, const char *text, struct buf *out, const char **content_type)
+void routes_error_body(void *ctx, const char *path, int status, const char *text, struct buf *out, const char **content_type)
 {
 	struct api_error e;
 	(void)ctx;
 	api_error_set(&e, status, NULL, NULL, "%s%s", text, status == 413 ? " --max-body-size sets it." : "");
-	api_error_write(&e, out);
+	api_error_write(&e, api_form_of_path(path), out);
 	*content_type = "application/json";
 }

@@ -112,7 +112,7 @@ static void refuse_connection(struct http_server *s, int fd)
 	struct buf body = {0}, reply = {0};
 	const char *type = "text/plain";
 	if (s->config.error_body)
-		s->config.error_body(s->config.ctx, 503, "Too many connections; try again.", &body, &type);
+		s->config.error_body(s->config.ctx, "", 503, "Too many connections; try again.", &body, &type);
 	buf_printf(&reply,
 		   "HTTP/1.1 503 Service Unavailable\r\nContent-Type: %s\r\nContent-Length: %zu\r\n"
 		   "Retry-After: 1\r\nConnection: close\r\n\r\n",

@@ -21,9 +21,9 @@ typedef void (*http_head_fn)(void *ctx, struct http_request *r);
 typedef void (*http_request_fn)(void *ctx, struct http_request *r);
 /* The client went away, or was too slow, before the reply was complete. `r` dies when this returns. */
 typedef void (*http_close_fn)(void *ctx, struct http_request *r);
-/* Writes the body of the server's own errors (malformed requests, limits); `content_type` is set to a static
- * text. */
-typedef void (*http_error_body_fn)(void *ctx, int status, const char *text, struct buf *out,
+/* Writes the body of the server's own errors (malformed requests, limits), for a request of that path ("": its head was not
+ * read); `content_type` is set to a static text. */
+typedef void (*http_error_body_fn)(void *ctx, const char *path, int status, const char *text, struct buf *out,
 				   const char **content_type);
 
 struct http_server_config {

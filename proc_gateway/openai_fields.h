@@ -14,6 +14,8 @@ enum openai_endpoint {
 	OPENAI_TOKENIZE = 1 << 2,
 	OPENAI_DETOKENIZE = 1 << 3,
 	OPENAI_RESPONSES = 1 << 4, /* read as a chat's */
+	OPENAI_MESSAGES = 1 << 5, /* the same */
+	OPENAI_COUNT_TOKENS = 1 << 6, /* read as one of OPENAI_TOKENIZE */
 
 	/* Sets of them, for the table. */
 	OPENAI_GENERATE = OPENAI_COMPLETIONS | OPENAI_CHAT,

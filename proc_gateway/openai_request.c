@@ -7,6 +7,7 @@
 #include <xxhash.h>
 
 #include "common/assert.h"
+#include "proc_gateway/messages.h"
 #include "proc_gateway/openai_request.h"
 #include "proc_gateway/openai_session.h"
 #include "proc_gateway/responses.h"
@@ -440,6 +441,10 @@ bool openai_any_read(struct openai_request *r, const struct openai_model *m, enu
 		return openai_tokenize_read(r, m, body, bytes, e);
 	if (endpoint == OPENAI_DETOKENIZE)
 		return openai_detokenize_read(r, m, body, bytes, e);
+	if (endpoint == OPENAI_MESSAGES)
+		return messages_read(r, m, body, bytes, tenant, e);
+	if (endpoint == OPENAI_COUNT_TOKENS)
+		return messages_count_read(r, m, body, bytes, e);
 	if (endpoint == OPENAI_RESPONSES)
 		return responses_read(r, m, body, bytes, tenant, e);
 	return openai_request_read(r, m, endpoint, body, bytes, tenant, e);

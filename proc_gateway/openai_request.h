@@ -22,7 +22,7 @@ enum {
 /* Those that need the tokenizer only, not the engine. */
 static inline bool openai_is_tokens(enum openai_endpoint endpoint)
 {
-	return endpoint == OPENAI_TOKENIZE || endpoint == OPENAI_DETOKENIZE;
+	return endpoint == OPENAI_TOKENIZE || endpoint == OPENAI_DETOKENIZE || endpoint == OPENAI_COUNT_TOKENS;
 }
 
 /* What requests are read against. Owned by main; max_model_len and vocab_size come from the engine. */
@@ -78,6 +78,7 @@ struct openai_request {
 	u32 session_join;  /* first ids of the prompt that the session may end with already */
 	bool include_usage;
 	bool usage_each;       /* continuous_usage_stats */
+	bool cut_to_fit;       /* of /v1/messages: less tokens may be generated than were asked for */
 	bool scoring;	       /* max_tokens 0: the one token that the engine has to make is not shown */
 	enum tercet_grammar grammar_kind;
 	u32 grammar_flags;

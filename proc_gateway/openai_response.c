@@ -313,7 +313,9 @@ static void write_text(const struct openai_model *m, const struct openai_request
 
 void openai_tokens_write(const struct openai_model *m, const struct openai_request *request, struct buf *out)
 {
-	if (request->endpoint == OPENAI_TOKENIZE)
+	if (request->asked == OPENAI_COUNT_TOKENS)
+		buf_printf(out, "{\"input_tokens\":%zu}", request->ids.count);
+	else if (request->endpoint == OPENAI_TOKENIZE)
 		write_tokens(m, request, out);
 	else
 		write_text(m, request, out);

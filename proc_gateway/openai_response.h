@@ -10,7 +10,7 @@ void openai_response_write(struct group *g, struct buf *out);
 void openai_chunk_write(struct choice *c, struct buf *out);
 /* The chunk with the usage of the whole request and no choices. */
 void openai_usage_chunk_write(const struct group *g, struct buf *out);
-/* The reply of /tokenize or /detokenize. Safe on the reader's thread. */
+/* The reply of /tokenize, /detokenize or /v1/messages/count_tokens. Safe on the reader's thread. */
 void openai_tokens_write(const struct openai_model *m, const struct openai_request *request, struct buf *out);
 /* Whether a chunk would tell the client anything. */
 bool openai_chunk_due(const struct choice *c);

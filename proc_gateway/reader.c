@@ -56,7 +56,7 @@ static struct reader_job *queue_pop(struct job_queue *q)
 
 bool reader_is_for(const char *body, size_t bytes)
 {
-	static const char *const names[] = {"\"response_format\"", "\"structured_outputs\"", "\"guided_", "\"grammar\"", "\"json_schema\"", "\"format\"",
+	static const char *const names[] = {"\"response_format\"", "\"structured_outputs\"", "\"guided_", "\"grammar\"", "\"json_schema\"", "\"format\"", "\"output_format\"",
 					    "\"tool_choice\""};
 
 	for (size_t i = 0; bytes <= READER_BODY_BYTES && i < COUNT_OF(names); i++)

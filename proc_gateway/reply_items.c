@@ -4,12 +4,13 @@
 
 #include <stdlib.h>
 
+#include "proc_gateway/messages.h"
 #include "proc_gateway/responses.h"
 #include "proc_gateway/sse.h"
 
 const struct reply_form *reply_form_of(const struct openai_request *r)
 {
-	return r->asked == OPENAI_RESPONSES ? &responses_form : NULL;
+	return r->asked == OPENAI_MESSAGES ? &messages_form : r->asked == OPENAI_RESPONSES ? &responses_form : NULL;
 }
 
 static const struct reply_form *form_of(const struct choice *c)

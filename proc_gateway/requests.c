@@ -79,7 +79,7 @@ static void group_fail(struct group *g, const struct api_error *e)
 		http_stream_end(g->http);
 	} else if (g->streaming) {
 		sse_event_begin(&rs->out);
-		api_error_write(e, &rs->out);
+		api_error_write(e, API_OPENAI, &rs->out);
 		if (sse_event_send(g->http, &rs->out) != ERR_OK)
 			LOG_DEBUG("STREAM_GONE", "req=%s", g->id);
 		sse_end(g->http);

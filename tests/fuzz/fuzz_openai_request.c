@@ -31,16 +31,18 @@ static void load(struct openai_model *m)
 
 static void check(const struct openai_request *r)
 {
+	for (size_t i = 0; i < r->ids.count; i++) {
+		if (r->ids.data[i] >= 4096)
+			abort();
+	}
+	if (r->asked == OPENAI_COUNT_TOKENS) /* ids alone, however many */
+		return;
 	if (r->prompt_count == 0 || (u64)r->prompt_count * r->n > OPENAI_CHOICES_MAX)
 		abort();
 	for (u32 i = 0; i < r->prompt_count; i++) {
 		const struct openai_prompt *p = &r->prompts[i];
 		if (p->count == 0 || p->count + r->params.max_tokens > MODEL_LEN ||
 		    p->first + p->count > r->ids.count)
-			abort();
-	}
-	for (size_t i = 0; i < r->ids.count; i++) {
-		if (r->ids.data[i] >= 4096)
 			abort();
 	}
 	if (r->stop_count > OPENAI_STOPS_MAX || r->stop_id_count > OPENAI_STOP_IDS_MAX ||
@@ -56,7 +58,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 	if (bytes == 0)
 		return 0;
 	load(&m);
-	enum openai_endpoint endpoint = data[0] & 2 ? OPENAI_RESPONSES : data[0] & 1 ? OPENAI_CHAT : OPENAI_COMPLETIONS;
+	enum openai_endpoint endpoint = data[0] & 4   ? (data[0] & 1 ? OPENAI_COUNT_TOKENS : OPENAI_MESSAGES)
+					: data[0] & 2 ? OPENAI_RESPONSES
+					: data[0] & 1 ? OPENAI_CHAT
+						      : OPENAI_COMPLETIONS;
 	if (openai_any_read(&r, &m, endpoint, (const char *)data + 1, bytes - 1, 0, &e))
 		check(&r);
 	else if (e.status < 400 || !e.message[0])

@@ -48,9 +48,10 @@ static void on_head(void *ctx, struct http_request *r)
 		http_reply(r, 401, "text/plain", "no", 2);
 }
 
-static void error_body(void *ctx, int status, const char *text, struct buf *out, const char **type)
+static void error_body(void *ctx, const char *path, int status, const char *text, struct buf *out, const char **type)
 {
 	(void)ctx;
+	(void)path;
 	*type = "application/json";
 	buf_printf(out, "{\"code\":%d,\"message\":\"%s\"}", status, text);
 }

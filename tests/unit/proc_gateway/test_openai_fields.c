@@ -215,13 +215,13 @@ Test(openai_fields, error_bodies_have_the_form_of_openai)
 	struct api_error e;
 	struct buf out = {0};
 	api_error_set(&e, 404, "model", "model_not_found", "There is no \"%s\".", "x");
-	api_error_write(&e, &out);
+	api_error_write(&e, API_OPENAI, &out);
 	cr_assert_str_eq(buf_cstr(&out),
 			 "{\"error\":{\"message\":\"There is no \\\"x\\\".\",\"type\":\"not_found_error\","
 			 "\"param\":\"model\",\"code\":\"model_not_found\"}}");
 	buf_clear(&out);
 	api_error_set(&e, 400, NULL, NULL, "Bad.");
-	api_error_write(&e, &out);
+	api_error_write(&e, API_OPENAI, &out);
 	cr_assert_str_eq(buf_cstr(&out),
 			 "{\"error\":{\"message\":\"Bad.\",\"type\":\"invalid_request_error\",\"param\":null,"
 			 "\"code\":400}}");

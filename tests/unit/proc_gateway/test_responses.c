@@ -1,31 +1,7 @@
 /* /v1/responses: what its bodies become, what comes back whole and as events, and what is refused. */
-#include "engine_fixture.h"
+#include "items_fixture.h"
 
 #include "proc_gateway/responses.h"
-
-static const u32 ids[] = {100, 101, 102, 103, 104};
-
-/* Writes all that a message has, and the tools. */
-static const char template_source[] =
-	"{{ tools | tojson if tools else '' }}{% for m in messages %}[{{ m.role }}|{{ m.content }}|{{ m.reasoning_content or '' }}|"
-	"{{ m.tool_call_id or '' }}|{% for c in m.tool_calls or [] %}<tool_call>\n{\"name\": \"{{ c.function.name }}\", \"arguments\": "
-	"{{ c.function.arguments | tojson }}}\n</tool_call>{% endfor %}]{% endfor %}";
-
-static void setup(struct engine_fixture *f, char path[32])
-{
-	snprintf(path, 32, "/tmp/tercet-test-XXXXXX");
-	int fd = mkstemp(path);
-	cr_assert_eq(write(fd, template_source, sizeof(template_source) - 1), (ssize_t)sizeof(template_source) - 1);
-	close(fd);
-	engine_setup(f, "chat_template", path);
-	unlink(path);
-}
-
-static void ask(struct engine_fixture *f, struct peer *p, const char *path, const char *body)
-{
-	peer_post(p, path, body);
-	cr_assert(engine_wait(f, p, f->count + 1, NULL), "%s: %s", body, buf_cstr(&p->got));
-}
 
 /* ---------------------------------------------------------------- reading */
 
@@ -144,23 +120,6 @@ static const struct {
 	{"{\"input\": \"x\", \"model\": \"gpt\"}", "The model 'gpt' does not exist"},
 };
 
-/* `n` lists in each other, the most that a body has room for there, are refused as `wanted`. */
-static void expect_too_deep(struct engine_fixture *f, const char *path, const char *before, u32 n, const char *behind,
-			    const char *wanted)
-{
-	struct buf body = {0};
-	buf_append_str(&body, before);
-	for (u32 i = 0; i < 2 * n; i++)
-		buf_append_char(&body, i < n ? '[' : ']');
-	buf_append_str(&body, behind);
-	struct peer p = engine_connect(f);
-	peer_post(&p, path, buf_cstr(&body));
-	cr_expect(engine_wait(f, &p, 0, wanted), "%s: %s", before, buf_cstr(&p.got));
-	cr_expect_not_null(strstr(buf_cstr(&p.got), "HTTP/1.1 400"));
-	peer_fini(&p);
-	buf_fini(&body);
-}
-
 Test(responses, what_is_deeper_in_another_form_is_refused)
 {
 	static struct engine_fixture f;
@@ -223,28 +182,6 @@ Test(responses, what_is_wrong_is_named)
 
 /* ---------------------------------------------------------------- replies */
 
-static void emit(struct engine_fixture *f, const char *text, enum finish_reason finish)
-{
-	fake_emit(f, &(struct fake_output){.request = f->count - 1, .tokens = ids, .token_count = 1, .text = text, .finish = finish});
-}
-
-/* The last line of a reply or stream that begins with `head`, as JSON. */
-static struct json_doc *json_behind(const char *got, const char *head)
-{
-	struct json_doc *doc = NULL;
-	const char *at = NULL;
-	for (const char *next = strstr(got, head); next; next = strstr(next + 1, head))
-		at = next + strlen(head);
-	cr_assert_not_null(at, "%s is not in %s", head, got);
-	cr_assert_eq(json_parse(&doc, at, strcspn(at, "\r\n"), NULL), ERR_OK, "%s", at);
-	return doc;
-}
-
-static const char *cstr_at(json_val v, const char *key)
-{
-	return json_cstr(json_get(v, key), "");
-}
-
 #define TOOLS "\"tools\": [{\"type\": \"function\", \"name\": \"add\"}]"
 #define THOUGHT "<think>hm</think>\n\nSo. "
 #define CALL	"<tool_call>{\"name\": \"add\", \"arguments\": {\"x\": 1}}</tool_call>"
@@ -265,13 +202,6 @@ static void check_items(json_val output, const char *behind)
 	cr_assert_str_eq(cstr_at(json_at(json_get(message, "content"), 0), "text"), "So.");
 	cr_assert_eq(json_count(output), 4);
 	cr_assert_str_eq(cstr_at(json_at(json_get(json_at(output, 3), "content"), 0), "text"), behind);
-}
-
-static void setup_forms(struct engine_fixture *f, char path[32])
-{
-	setup(f, path);
-	f->gateway.model.thought_format = THOUGHT_FORMAT_THINK; /* which the template does not write */
-	cr_assert_eq(f->gateway.model.tool_format, TOOL_FORMAT_HERMES);
 }
 
 Test(responses, replies_have_items)
