@@ -525,12 +525,23 @@ static bool fit_max_tokens(struct openai_request *r, i64 wanted, struct api_erro
 			     r->params.min_tokens, r->params.max_tokens);
 }
 
+/* What chats say of a field, in this API's words. Programs look for its words of a prompt that is too long, to shorten it. */
+static void reword(struct api_error *e)
+{
+	static const struct chat_field renamed[] = {
+		{"stop_sequences", "stop"}, {"output_config.format", "response_format"}, {"max_tokens", "max_completion_tokens"}};
+	char text[sizeof(e->message)];
+	chat_writer_rename(e, renamed, COUNT_OF(renamed));
+	if (!e->code || strcmp(e->code, "context_length_exceeded") != 0)
+		return;
+	snprintf(text, sizeof(text), "prompt is too long: %s", e->message);
+	memcpy(e->message, text, sizeof(text));
+}
+
 /* Reads a body as that of a chat, or of /tokenize. */
 static bool read_as(struct openai_request *r, const struct openai_model *m, enum openai_endpoint asked, const char *body,
 		    size_t bytes, u64 tenant, struct api_error *e)
 {
-	static const struct chat_field renamed[] = {
-		{"stop_sequences", "stop"}, {"output_config.format", "response_format"}, {"max_tokens", "max_completion_tokens"}};
 	const bool count = asked == OPENAI_COUNT_TOKENS;
 	struct json_doc *doc = NULL;
 	struct json_writer w;
@@ -556,7 +567,7 @@ static bool read_as(struct openai_request *r, const struct openai_model *m, enum
 			   : openai_request_read(r, m, OPENAI_CHAT, chat.data, chat.bytes, tenant, e) &&
 				     fit_max_tokens(r, max_tokens, e);
 		if (!ok)
-			chat_writer_rename(e, renamed, COUNT_OF(renamed));
+			reword(e);
 	}
 	buf_fini(&chat);
 	r->asked = asked;

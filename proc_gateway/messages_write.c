@@ -58,8 +58,11 @@ static void put_usage(const struct choice *c, struct buf *out)
 	const u32 cached = c->cached_count < c->prompt_count ? c->cached_count : c->prompt_count;
 	buf_printf(out,
 		   "\"usage\":{\"input_tokens\":%u,\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":%u,"
-		   "\"output_tokens\":%u,\"output_tokens_details\":{\"thinking_tokens\":%u}}",
-		   c->prompt_count - cached, cached, c->token_count, c->thought_tokens);
+		   "\"output_tokens\":%u",
+		   c->prompt_count - cached, cached, c->token_count);
+	if (c->done)
+		buf_printf(out, ",\"output_tokens_details\":{\"thinking_tokens\":%u}", c->thought_tokens);
+	buf_append_char(out, '}');
 }
 
 static void put_stop(const struct choice *c, struct buf *out)

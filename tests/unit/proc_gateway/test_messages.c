@@ -356,7 +356,7 @@ Test(messages, more_than_the_context_is_counted)
 	buf_append_str(&body, "\"}]}");
 	struct peer p = engine_connect(&f);
 	peer_post(&p, "/v1/messages", buf_cstr(&body));
-	cr_assert(engine_wait(&f, &p, 0, "maximum context length"), "%s", buf_cstr(&p.got));
+	cr_assert(engine_wait(&f, &p, 0, "\"message\":\"prompt is too long: This model's maximum context length"), "%s", buf_cstr(&p.got));
 	peer_fini(&p);
 	p = engine_connect(&f);
 	peer_post(&p, "/v1/messages/count_tokens", buf_cstr(&body));
