@@ -221,7 +221,7 @@ static const struct arch ARCHS[] = {
 	{"Kolibri1ForCausalLM", KOLIBRI1, COUNT_OF(KOLIBRI1), ARCH_HEAD_NORMS | ARCH_WINDOW_PATTERN | ARCH_WINDOW_ROPE | ARCH_EXPERTS_OWN,
 	 .fields = {{"num_local_experts", "num_experts"}},
 	 .own = {"shared_expert_intermediate_size", "norm_topk_prob", "first_k_dense_replace"}, .head_dim = 128, .kv_heads = 4, .window = 513, .window_pattern = 5,
-	 .rope_theta = 10000, .norm_eps = 1e-6f, .router_sigmoid = true, .router_by_logits = true, .scores_alone = true},
+	 .window_needed = true, .pattern_fixed = true, .rope_theta = 10000, .norm_eps = 1e-6f, .router_sigmoid = true, .router_by_logits = true, .scores_alone = true},
 	{"SeedOssForCausalLM", SEED_OSS, COUNT_OF(SEED_OSS), ARCH_ATTENTION_BIAS | ARCH_MLP_BIAS,
 	 .head_dim = 128, .kv_heads = 8, .rope_theta = 10000, .attention_bias = true},
 	{"HeliumForCausalLM", SEED_OSS, COUNT_OF(SEED_OSS), ARCH_ATTENTION_BIAS | ARCH_MLP_BIAS,
@@ -428,7 +428,8 @@ static const struct arch ARCHS[] = {
 	{"LagunaForCausalLM", LAGUNA, COUNT_OF(LAGUNA), ARCH_HEAD_NORMS | ARCH_WINDOW_ALL | ARCH_LOCAL_ROPE | ARCH_PARTIAL_ROTARY | ARCH_EXPERTS_OWN,
 	 .fields = {{"moe_routed_scaling_factor", "routed_scaling_factor"}},
 	 .own = {"layer_types", "mlp_layer_types", "first_k_dense_replace", "shared_expert_intermediate_size", "routed_scaling_factor", "num_attention_heads_per_layer",
-		 "gating"},
+		 "gating", "norm_topk_prob"},
+	 .names_alone = true, .experts_sum_one = true,
 	 .rope_stated = "{\"full_attention\": {\"rope_type\": \"default\", \"rope_theta\": 500000.0, \"partial_rotary_factor\": 0.5}, "
 			"\"sliding_attention\": {\"rope_type\": \"default\", \"rope_theta\": 10000.0}}",
 	 .output_gate = true, .gate_softplus = true, .head_dim = 128, .kv_heads = 8, .window = 512, .window_pattern = 1, .rope_theta = 500000, .local_theta = 10000,

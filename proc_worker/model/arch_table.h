@@ -392,6 +392,9 @@ struct arch {
 	bool rope_nullable;	 /* "rope_theta" must be there, and may be null: nothing rotates */
 	bool output_gate; /* every head has a gate, behind its query in q_proj or in a tensor of its own, which its output is weighed by: model_config.output_gate */
 	bool gate_softplus; /* by softplus, not by a sigmoid */
+	bool names_alone; /* transformers knows its fields by their names in files alone (arch.fields) */
+	bool pattern_fixed; /* of ARCH_WINDOW_PATTERN: without "layer_types" it is always `window_pattern` */
+	bool experts_sum_one; /* "norm_topk_prob" may say nothing else */
 	bool window_needed; /* of ARCH_WINDOW_ROPE: "sliding_window" is a number, for layers without a window never rotate */
 	const char *with_rms_norm; /* the same family where "rms_norm_eps" is a number: its norms are not LayerNorm; NULL: there is none */
 	bool part; /* never a model's own architecture, but that of its language part */

@@ -201,8 +201,8 @@ static enum err add_eos(struct model_config *c, const char *file, json_val v, st
 			       "%s: \"eos_token_id\" must be an integer or an array of them, found %s", file,
 			       json_type_name(v));
 	if (id >= c->vocab_size)
-		return err_set(em, ERR_INVALID, "%s: \"eos_token_id\" %llu is not below vocab_size %u", file,
-			       (unsigned long long)id, c->vocab_size);
+		return err_set(em, ERR_INVALID, "%s: \"eos_token_id\" %llu is not below %s %u", file, (unsigned long long)id,
+			       c->embed_vocab != c->vocab_size ? "output_vocab_size" : "vocab_size", c->vocab_size);
 	for (u32 i = 0; i < c->eos_count; i++)
 		if (c->eos_ids[i] == id)
 			return ERR_OK;

@@ -153,6 +153,8 @@ static enum err read_router(struct model_config *c, json_val v, struct err_msg *
 		e = read_greedy(c, v, em);
 	else if (arch_has_own(a, "norm_topk_prob"))
 		e = config_may_bool(v, "norm_topk_prob", !a->scores_alone, &c->normalize_experts, em);
+	if (!e && a->experts_sum_one && !c->normalize_experts)
+		e = err_set(em, ERR_UNSUPPORTED, "config.json: \"norm_topk_prob\" must be true for %s", a->name);
 	if (!e && !a->router_greedy)
 		e = check_word(a, v, "topk_method", "noaux_tc", em);
 	if (!e)

@@ -155,6 +155,8 @@ static enum err check_twice(const struct arch *arch, json_val v, struct err_msg 
 	for (size_t i = 0; i < ARCH_FIELDS_MAX && arch->fields[i].file; i++) {
 		const struct arch_field *f = &arch->fields[i];
 		json_val file = json_get(v, f->file), here = json_get(v, f->here);
+		if (arch->names_alone && json_type(here) != JSON_MISSING && json_type(file) == JSON_MISSING)
+			return err_set(em, ERR_UNSUPPORTED, "config.json: \"%s\" is called \"%s\" by a %s, which takes no notice of it", f->here, f->file, arch->name);
 		if (json_type(file) != JSON_MISSING && json_type(here) != JSON_MISSING && !config_same_value(file, here))
 			return err_set(em, ERR_INVALID,
 				       "config.json: \"%s\" and \"%s\" are the same field of a %s, but not the same value; take one "

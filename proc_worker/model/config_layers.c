@@ -160,6 +160,16 @@ static enum err read_pattern(const struct model_config *c, json_val v, u32 *out,
 	return ERR_OK;
 }
 
+/* Of a family that takes no notice of the field: what it says otherwise than the family is, and "layer_types" do not. */
+static enum err check_pattern(const struct model_config *c, json_val v, u32 pattern, struct err_msg *em)
+{
+	if (!c->arch->pattern_fixed || pattern == c->arch->window_pattern || json_present(json_get(v, "layer_types")))
+		return ERR_OK;
+	return err_set(em, ERR_UNSUPPORTED,
+		       "config.json: \"sliding_window_pattern\" is %u; of a %s it must be %u, unless \"layer_types\" say which layers have a window", pattern,
+		       c->arch->name, c->arch->window_pattern);
+}
+
 /* A number a layer, 1 where it attends to all tokens. */
 static enum err check_attention_types(const struct model_config *c, json_val list, struct err_msg *em)
 {
@@ -268,6 +278,8 @@ enum err config_read_windows(struct model_config *c, json_val v, struct err_msg 
 		e = err_set(em, ERR_UNSUPPORTED, "config.json: \"sliding_window\" is null; of a %s it must be a number", c->arch->name);
 	if (!e && has(c, ARCH_WINDOW_PATTERN))
 		e = read_pattern(c, v, &rule.pattern, em);
+	if (!e)
+		e = check_pattern(c, v, rule.pattern, em);
 	if (!e && arch_has_own(c->arch, "prefix_dense_sliding_window_pattern"))
 		e = read_prefix(c, v, &rule, em);
 	for (u32 i = 0; !e && i < c->layers; i++)

@@ -132,7 +132,7 @@ enum err config_read_tied(struct model_config *c, json_val whole, json_val text,
 	else /* transformers heeds what the whole says, or is: a head in the files counts, whatever the part says */
 		c->tied_headless = !e && !in_whole && (text_ties || arch_ties_headless(model));
 	c->tied_embeddings |= c->tied_headless;
-	if (!e && c->tied_embeddings && (c->arch->embed_norm || c->embed_vocab != c->vocab_size))
+	if (!e && c->tied_embeddings && !c->tied_headless && (c->arch->embed_norm || c->embed_vocab != c->vocab_size))
 		e = err_set(em, ERR_UNSUPPORTED, "config.json: \"tie_word_embeddings\" must be false for %s%s", c->arch->name,
 			    c->arch->embed_norm ? ", whose embeddings are normed" : " where \"output_vocab_size\" is less than vocab_size");
 	return e;

@@ -31,7 +31,7 @@ static enum err check_tensor(const struct weights_plan *p, const struct arch_ten
 
 	arch_tensor_name(name, sizeof(name), t, layer, expert);
 	weights_split_heads(p, t, layer, name, sizeof(name), shape);
-	if (t->transposed && p->config->quant.count > 0 && !quant_config_has(&p->config->quant, QUANT_MXFP4))
+	if (t->transposed && weights_may_be_quantized(p, t->slot) && p->config->quant.count > 0 && !quant_config_has(&p->config->quant, QUANT_MXFP4))
 		return err_set(em, ERR_UNSUPPORTED,
 			       "%s: quantized checkpoints of a %s are not read: its files have their matrices transposed; use "
 			       "the checkpoint that it was made from with --quantization",
@@ -172,10 +172,19 @@ static enum err check_layers(const struct weights_plan *p, struct err_msg *em)
 		       first, arch_field_in_file(a, "num_hidden_layers"), last + 1, of_last->file, of_last->name);
 }
 
+/* Embeddings that are not what the lm_head is cannot stand for it: config_read_tied has left to the files whether they do. */
+static enum err check_head(const struct model_config *c, struct err_msg *em)
+{
+	if (!c->tied_embeddings || (!c->arch->embed_norm && c->embed_vocab == c->vocab_size))
+		return ERR_OK;
+	return err_set(em, ERR_UNSUPPORTED, "the checkpoint has no lm_head.weight, and the embeddings of a %s cannot be its lm_head: %s", c->arch->name,
+		       c->arch->embed_norm ? "they are normed" : "\"output_vocab_size\" is less than vocab_size");
+}
+
 enum err model_weights_check(const struct weights_plan *p, struct err_msg *em)
 {
 	const struct arch *a = p->config->arch;
-	enum err e = ERR_OK;
+	enum err e = check_head(p->config, em);
 
 	for (u32 i = 0; !e && i < a->tensor_count; i++)
 		if (weights_source_slot(p, a->tensors[i].slot) == a->tensors[i].slot)

@@ -52,7 +52,7 @@ Test(config_newer, apertus_1_5_may_have_fewer_outputs_than_embeddings)
 	cr_assert(c.vocab_size == 64 && c.embed_vocab == 64 && c.tied_embeddings);
 	refused(APERTUS, APERTUS_ROPE ", \"output_vocab_size\": 65", ERR_INVALID, "\"output_vocab_size\" is 65; it must be vocab_size, which is 64, at most");
 	refused(APERTUS, APERTUS_ROPE ", \"output_vocab_size\": 50, \"tie_word_embeddings\": true", ERR_UNSUPPORTED, "\"tie_word_embeddings\" must be false for " APERTUS);
-	refused(APERTUS, APERTUS_ROPE ", \"output_vocab_size\": 50, \"eos_token_id\": 50", ERR_INVALID, "\"eos_token_id\" 50 is not below");
+	refused(APERTUS, APERTUS_ROPE ", \"output_vocab_size\": 50, \"eos_token_id\": 50", ERR_INVALID, "\"eos_token_id\" 50 is not below output_vocab_size 50");
 	refused("ApertusForCausalLM", APERTUS_ROPE ", \"output_vocab_size\": 50", ERR_UNSUPPORTED, "\"output_vocab_size\" is set");
 }
 
@@ -73,6 +73,9 @@ Test(config_newer, kolibri_chooses_experts_by_logits_in_all_layers)
 	cr_assert(c.window == 513 && c.head_dim == 128);
 	said_good(&c, KOLIBRI, KOLIBRI_SIZES, "\"norm_topk_prob\": true");
 	cr_assert(c.normalize_experts);
+	said_good(&c, KOLIBRI, KOLIBRI_SIZES, "\"sliding_window_pattern\": \"LLLLG\"");
+	said_refused(KOLIBRI, KOLIBRI_SIZES, "\"sliding_window_pattern\": 3", ERR_UNSUPPORTED, "\"sliding_window_pattern\" is 3; of a " KOLIBRI " it must be 5");
+	said_refused(KOLIBRI, KOLIBRI_SIZES, "\"sliding_window\": null", ERR_UNSUPPORTED, "\"sliding_window\" is null");
 	said_refused(KOLIBRI, KOLIBRI_SIZES, "\"n_group\": 2", ERR_UNSUPPORTED, "\"n_group\" is set, which is not supported for " KOLIBRI);
 	said_refused(KOLIBRI, KOLIBRI_SIZES, "\"routed_scaling_factor\": 2", ERR_UNSUPPORTED, "\"routed_scaling_factor\" is set");
 }
@@ -97,6 +100,8 @@ Test(config_newer, muse_glimmer_counts_layers_from_the_last)
 		     "\"layer_rope_theta\"[3] is 500000; of a MuseGlimmerTextModel it must be 0 or \"rope_theta\", which is 10000");
 	said_refused(MUSE_WHOLE, MUSE(", \"attention_bias\": true"), "", ERR_UNSUPPORTED, "\"attention_bias\" is set");
 	said_refused(MUSE_WHOLE, MUSE(", \"post_norm_eps\": 2"), "", ERR_INVALID, "\"post_norm_eps\" must be a number from");
+	said_good(&c, MUSE_WHOLE, MUSE(", \"tie_word_embeddings\": true"), "");
+	cr_assert(c.tied_headless, "what the part says leaves it to the files");
 	said_refused(MUSE_WHOLE, MUSE(""), "\"tie_word_embeddings\": true", ERR_UNSUPPORTED, "\"tie_word_embeddings\" must be false");
 	refused("LlamaForCausalLM", "\"rms_norm_eps\": 1e-5, \"qk_scale_factor\": 2", ERR_UNSUPPORTED, "\"qk_scale_factor\" is set");
 }
@@ -113,6 +118,7 @@ Test(config_newer, ernie_vl_has_experts_for_text_of_the_first_width)
 	cr_assert(c.experts == 8 && c.expert_intermediate == 24 && c.shared_intermediate == 48 && c.tied_embeddings && c.interleaved && c.normalize_experts);
 	for (u32 i = 0; i < 5; i++)
 		cr_assert(!(c.layer_flags[i] & LAYER_EXPERTS) == (i == 0), "%u", i);
+	cr_assert(c.tied_headless, "an lm_head in the files counts where nothing is said");
 	said_good(&c, ERNIE_WHOLE, ERNIE(", \"mlp_layer_types\": [\"sparse\", \"dense\", \"sparse\", \"dense\", \"dense\"], \"moe_num_shared_experts\": 1"), "");
 	cr_assert(c.expert_intermediate == 1536 && c.shared_intermediate == 1536 && (c.layer_flags[0] & LAYER_EXPERTS) && !(c.layer_flags[1] & LAYER_EXPERTS));
 	said_refused(ERNIE_WHOLE, ERNIE(", \"moe_intermediate_size\": 24"), "", ERR_FORMAT, "\"moe_intermediate_size\" of a Ernie4_5_VLMoeTextModel must be an array of two");
@@ -147,6 +153,10 @@ Test(config_newer, layers_of_laguna_have_heads_of_their_own_number)
 	refused(LAGUNA, LAGUNA_MORE ", \"gating\": \"none\"", ERR_UNSUPPORTED, "\"gating\" is 'none'");
 	refused(LAGUNA, LAGUNA_MORE ", \"num_attention_heads_per_layer\": [4, 8, 8, 4]", ERR_FORMAT, "\"num_attention_heads_per_layer\" must be an array of 5 numbers");
 	refused(LAGUNA, LAGUNA_MORE ", \"num_attention_heads_per_layer\": [4, 8, 8, 4, 5]", ERR_INVALID, "\"num_attention_heads_per_layer\"[4] must be a multiple of");
+	good(LAGUNA, LAGUNA_MORE ", \"norm_topk_prob\": true");
+	refused(LAGUNA, LAGUNA_MORE ", \"norm_topk_prob\": false", ERR_UNSUPPORTED, "\"norm_topk_prob\" must be true for " LAGUNA);
+	refused(LAGUNA, LAGUNA_MORE ", \"routed_scaling_factor\": 2.5", ERR_UNSUPPORTED,
+		"\"routed_scaling_factor\" is called \"moe_routed_scaling_factor\" by a " LAGUNA);
 	refused(LAGUNA, LAGUNA_MORE ", \"moe_router_logit_softcapping\": 30.0", ERR_UNSUPPORTED, "\"moe_router_logit_softcapping\" is set");
 	refused(LAGUNA, LAGUNA_MORE ", \"moe_apply_router_weight_on_input\": true", ERR_UNSUPPORTED, "\"moe_apply_router_weight_on_input\" is set");
 	refused(LAGUNA, LAGUNA_MORE ", \"attention_bias\": true", ERR_UNSUPPORTED, "\"attention_bias\" is set");
