@@ -2,10 +2,22 @@
  * file in GGUF has it: as "block_configs". Runs once while a model is imported. */
 #include "text/gguf_config_priv.h"
 
+#include <stdio.h>
+
 static void begin_block(struct gguf_config *c, const char *name)
 {
 	json_key(&c->w, name);
 	json_object_begin(&c->w);
+}
+
+/* A layer whose value is 0 has no such block, and so none of its tensors. */
+static void check_none(struct gguf_config *c, u32 layer, const char *tensor)
+{
+	char name[64];
+
+	snprintf(name, sizeof(name), "blk.%u.%s.weight", layer, tensor);
+	if (c->e == ERR_OK && gguf_config_has_tensor(c, name))
+		gguf_config_fail(c, ERR_FORMAT, "%s has no value for layer %u, or 0, and the file has the tensor %s", c->key, layer, name);
 }
 
 /* A layer with heads but without any of keys has a matrix in place of attention. */
@@ -14,10 +26,14 @@ static void write_attention(struct gguf_config *c, u32 layer)
 	u32 heads = 0, kv = 0;
 
 	(void)gguf_config_layer_int(c, "attention.head_count", layer, &heads);
+	if (heads == 0)
+		check_none(c, layer, "attn_q");
 	if (!gguf_config_layer_int(c, "attention.head_count_kv", layer, &kv))
 		kv = heads;
 	if (c->e == ERR_OK && kv > 0 && heads % kv)
 		gguf_config_fail(c, ERR_FORMAT, "%s has %u for layer %u; it must divide %s.attention.head_count, which is %u", c->key, kv, layer, c->arch, heads);
+	if (kv == 0)
+		check_none(c, layer, "attn_k");
 	begin_block(c, "attention");
 	gguf_config_write_bool(c, "no_op", heads == 0);
 	gguf_config_write_bool(c, "replace_with_linear", heads > 0 && kv == 0);
@@ -31,6 +47,8 @@ static void write_mlp(struct gguf_config *c, u32 layer)
 	u32 width = 0;
 
 	(void)gguf_config_layer_int(c, "feed_forward_length", layer, &width);
+	if (width == 0)
+		check_none(c, layer, "ffn_up");
 	begin_block(c, "ffn");
 	gguf_config_write_bool(c, "no_op", width == 0);
 	if (width > 0)

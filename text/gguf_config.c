@@ -124,7 +124,12 @@ static const struct gguf_family *kin_of_latent(struct gguf_config *c)
 		return &YOUTU;
 	if (gguf_config_float(c, "attention.temperature_scale", &scale) && scale > 0)
 		return &MISTRAL_LARGE;
-	return gguf_config_int(c, "expert_gating_func", &count) && count == GGUF_GATING_SIGMOID ? &DEEPSEEK_V3 : c->family;
+	count = 0;
+	(void)gguf_config_int(c, "expert_gating_func", &count);
+	(void)gguf_config_int(c, "block_count", &c->layers);
+	/* Files that do not say it: scores that biases are added to are sigmoids' (GLM 4.7 Flash). */
+	const bool unsaid = count == 0 && (gguf_config_layers_have(c, "exp_probs_b.bias") || gguf_config_layers_have(c, "exp_probs_b"));
+	return count == GGUF_GATING_SIGMOID || unsaid ? &DEEPSEEK_V3 : c->family;
 }
 
 static void choose_kin(struct gguf_config *c)
@@ -507,12 +512,12 @@ static void write_rest(struct gguf_config *c)
 
 static void check_keys(struct gguf_config *c)
 {
-	static const char *const inert[] = {"tensor_data_layout", "attention.causal"};
 	size_t prefix = strlen(c->arch);
 	const char *key;
 
-	for (size_t i = 0; i < COUNT_OF(inert); i++)
-		gguf_config_know(c, inert[i]);
+	gguf_config_know(c, "tensor_data_layout");
+	if (!gguf_config_bool(c, "attention.causal", true))
+		gguf_config_fail(c, ERR_UNSUPPORTED, "%s is false; only models whose tokens attend to those before them are supported", c->key);
 	for (u32 i = 0; c->e == ERR_OK && (key = gguf_key_at(c->g, i)) != NULL; i++) {
 		bool known = strncmp(key, c->arch, prefix) != 0 || key[prefix] != '.' || is_nothing(c->g, key);
 		for (u32 k = 0; k < c->asked_count && !known; k++)

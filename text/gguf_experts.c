@@ -108,8 +108,18 @@ static void check_gating(struct gguf_config *c)
 
 	if (c->family->gating)
 		check_function(c, c->family->gating);
-	else if (gating > 0 && (gating == GGUF_GATING_SIGMOID) == gguf_config_has(c, GREEDY))
+	else if (gating > 0 && gating != (gguf_config_has(c, GREEDY) ? GGUF_GATING_SOFTMAX : GGUF_GATING_SIGMOID))
 		gguf_config_fail(c, ERR_UNSUPPORTED, "%s is %u, which is not supported for %s", c->key, gating, c->family->name);
+}
+
+/* Experts of all tokens, as wide as so many of the others. */
+static u32 shared_count(struct gguf_config *c, u32 usual)
+{
+	const u32 count = int_or(c, "expert_shared_count", usual);
+
+	if (count == 0 && gguf_config_layers_have(c, "ffn_up_shexp.weight"))
+		gguf_config_fail(c, ERR_FORMAT, "%s is missing or 0, and the file has experts of all tokens (ffn_up_shexp.weight); it must say how many", c->key);
+	return count;
 }
 
 static void write_groups(struct gguf_config *c)
@@ -148,7 +158,7 @@ static void write_routed(struct gguf_config *c)
 		gguf_config_write_uint(c, "moe_shared_expert_intermediate_size", shared_rows);
 	gguf_config_write_uint(c, "num_experts_per_tok", gguf_config_need_int(c, "expert_used_count"));
 	gguf_config_write_uint(c, "moe_intermediate_size", expert_rows(c));
-	gguf_config_write_uint(c, "n_shared_experts", int_or(c, "expert_shared_count", gguf_config_has(c, BLOCKS) ? 1 : 0));
+	gguf_config_write_uint(c, "n_shared_experts", shared_count(c, gguf_config_has(c, BLOCKS) ? 1 : 0));
 	if (gguf_config_has(c, BLOCKS))
 		write_routed_blocks(c);
 	else
@@ -204,7 +214,7 @@ static void write_ernie(struct gguf_config *c)
 	gguf_config_write_uint(c, "moe_num_experts", gguf_config_need_int(c, "expert_count"));
 	gguf_config_write_uint(c, "moe_k", gguf_config_need_int(c, "expert_used_count"));
 	gguf_config_write_uint(c, "moe_intermediate_size", expert_rows(c));
-	gguf_config_write_uint(c, "moe_num_shared_experts", int_or(c, "expert_shared_count", 0));
+	gguf_config_write_uint(c, "moe_num_shared_experts", shared_count(c, 0));
 	gguf_config_write_uint(c, "moe_layer_start_index", int_or(c, "leading_dense_block_count", 0));
 	gguf_config_write_uint(c, "moe_layer_interval", int_or(c, "interleave_moe_layer_step", 1));
 	gguf_config_know(c, "expert_shared_feed_forward_length"); /* of no expert that there is */

@@ -134,8 +134,13 @@ bool gguf_config_bool(struct gguf_config *c, const char *name, bool fallback)
 
 struct gguf_text gguf_config_text(struct gguf_config *c, const char *name)
 {
+	struct gguf_text text;
+
 	gguf_config_know(c, name);
-	return gguf_text_of(c->g, c->key);
+	text = gguf_text_of(c->g, c->key);
+	if (c->e == ERR_OK && !text.bytes && gguf_has(c->g, c->key))
+		gguf_config_fail(c, ERR_FORMAT, "%s must be a text", c->key);
+	return text;
 }
 
 u32 gguf_config_need_int(struct gguf_config *c, const char *name)

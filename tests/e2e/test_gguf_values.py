@@ -193,6 +193,8 @@ def test_whether_blocks_stand_side_by_side_is_no_guess(value, said, tmp_path, ca
     ({"llama.feed_forward_length": [8, 8, 8]}, "llama.feed_forward_length has 3 values; it must have one for each of the 2 layers"),
     ({"llama.feed_forward_length": []}, "llama.feed_forward_length has 0 values; it must have one for each of the 2 layers"),
     ({"llama.feed_forward_length": [8, 4]}, "llama.feed_forward_length must be an integer from 0 to 1073741824, the same for all layers"),
+    ({"llama.attention.causal": False}, "llama.attention.causal is false; only models whose tokens attend to those before them are supported"),
+    ({"llama.rope.scaling.type": 5}, "llama.rope.scaling.type must be a text"),
     ({"llama.rope.scaling.type": "other"}, "llama.rope.scaling.type is 'other', which is not supported; supported: none, linear, yarn, longrope"),
     ({"tokenizer.ggml.model": "t5"}, "tokenizer.ggml.model is 't5', which is not supported; supported: gpt2, llama, gemma4"),
     ({"tokenizer.ggml.pre": "other"}, "tokenizer.ggml.pre is 'other', which is not known; known are: llama-bpe, "),
@@ -213,3 +215,33 @@ def test_what_is_not_understood_is_refused_by_name(change, said, tmp_path, cache
     output = refusal(path)
     assert str(path) + ": " + said in output, output
     assert not list(cache.glob("*")) if cache.exists() else True
+
+
+LATENT = {"attention.kv_lora_rank": 4, "attention.key_length": 4, "attention.value_length": 2, "rope.dimension_count": 2, "expert_count": 2,
+          "expert_used_count": 1, "expert_feed_forward_length": 4}
+HALVES = ("F16", [4, 4], bytes(32))
+
+
+@pytest.mark.parametrize("arch,change,tensors,said", [
+    ("deepseek2", {**LATENT, "expert_gating_func": 4}, {}, "deepseek2.expert_gating_func is 4, which is not supported for DeepseekV2ForCausalLM"),
+    ("deepseek2", LATENT, {"blk.1.ffn_up_shexp.weight": HALVES}, "deepseek2.expert_shared_count is missing or 0, and the file has experts of all tokens"),
+    ("deci", {"attention.head_count": [2, 2], "attention.head_count_kv": [1, 1], "feed_forward_length": [4, 0]}, {"blk.1.ffn_up.weight": HALVES},
+     "deci.feed_forward_length has no value for layer 1, or 0, and the file has the tensor blk.1.ffn_up.weight"),
+    ("deci", {"attention.head_count": [2, 0], "attention.head_count_kv": [1, 0]}, {"blk.1.attn_q.weight": HALVES},
+     "deci.attention.head_count has no value for layer 1, or 0, and the file has the tensor blk.1.attn_q.weight"),
+    ("deci", {"attention.head_count": [2, 2], "attention.head_count_kv": [1, 0]}, {"blk.1.attn_k.weight": HALVES},
+     "deci.attention.head_count_kv has no value for layer 1, or 0, and the file has the tensor blk.1.attn_k.weight"),
+])
+def test_values_that_leave_out_what_the_file_has_are_refused(arch, change, tensors, said, tmp_path, cache):
+    values = {k.replace("llama.", arch + "."): v for k, v in values_of(TINY, "llama").items()}
+    values = {**values, **numbered_tokens(8), "general.architecture": arch, **{arch + "." + k: v for k, v in change.items()}}
+    assert said in refusal(write_gguf(tmp_path / "m.gguf", values, {"token_embd.weight": ("F16", [8, 4], bytes(64)), **tensors}))
+
+
+def test_scores_that_biases_are_added_to_are_sigmoids(tmp_path, cache):
+    """Files of GLM 4.7 Flash that do not say which function scores go through."""
+    change = {"deepseek2." + k: v for k, v in {**LATENT, "attention.q_lora_rank": 4, "expert_shared_count": 1, "expert_weights_norm": True}.items()}
+    config = config_of(bare(tmp_path / "m.gguf", change, arch="deepseek2", tensors={"blk.1.exp_probs_b.bias": ("F32", [2], floats([0, 0]))}), cache)
+    assert config["architectures"] == ["DeepseekV3ForCausalLM"] and config["norm_topk_prob"] is True
+    config = config_of(bare(tmp_path / "n.gguf", {**change, "deepseek2.expert_weights_norm": False}, arch="deepseek2"), cache)
+    assert config["architectures"] == ["DeepseekV2ForCausalLM"]
