@@ -337,7 +337,8 @@ bool tercet_held_take_output(struct held_request *r, u32 first_token, const u32 
 	u64 known_bytes = r->text_bytes - text_begin;
 	part->skip_tokens = known_tokens < token_count ? known_tokens : token_count;
 	part->skip_bytes = known_bytes < text_bytes ? (u32)known_bytes : text_bytes;
-	if (!r->adopted && !r->submit.beam_width && r->answer == 0) /* a search begins anew with its prompt */
+	/* a search begins anew with its prompt; a part of no tokens may have no array */
+	if (!r->adopted && !r->submit.beam_width && r->answer == 0 && part->skip_tokens < token_count)
 		u32_vec_append(&r->tokens, tokens + part->skip_tokens, token_count - part->skip_tokens);
 	r->output_count += token_count - part->skip_tokens;
 	r->text_bytes += text_bytes - part->skip_bytes;

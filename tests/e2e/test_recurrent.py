@@ -3,6 +3,7 @@ The models are those of families.json: weights are a function of a tensor's name
 import concurrent.futures
 import json
 import pathlib
+import time
 
 import pytest
 
@@ -80,10 +81,12 @@ def test_many_at_once_with_too_little_memory(model, alone, tensor_parallel):
     prompts = [common[:7 * k] + ids(300 + k, 9 + 5 * k % 31) for k in range(6 if SANITIZED else 16)]
     with Engine(*FLAGS, "--max-model-len", SHORT, "-tp", tensor_parallel, "--max-num-seqs", 6, "--kv-cache-memory", "%dKiB" % room(model, tensor_parallel), model=model) as engine, \
             concurrent.futures.ThreadPoolExecutor(len(prompts) + 1) as pool:
-        # rows of one request are beside each other however slowly clients come
-        crowd = pool.submit(engine.api.completions, ids(9, 20), n=6, max_tokens=100, temperature=1.0, seed=1, ignore_eos=True)
+        # rows of one request are beside each other, and long enough that it does not matter how slowly they come
+        crowd = pool.submit(engine.api.completions, ids(9, 20), n=6, max_tokens=280, temperature=1.0, seed=1, ignore_eos=True)
+        while not crowd.done() and engine.api.metric("vllm:num_preemptions_total") == 0:
+            time.sleep(0.005)  # others would take the rows' turns
         answers = list(pool.map(lambda p: engine.api.greedy_ids(p, 60), prompts))
-        assert crowd.result()["usage"]["completion_tokens"] == 600
+        assert crowd.result()["usage"]["completion_tokens"] == 6 * 280
         wrong = [k for k, (p, a) in enumerate(zip(prompts, answers)) if a != alone(p, 60)]
         assert not wrong
         assert engine.api.metric("vllm:num_preemptions_total") > 0
