@@ -107,6 +107,7 @@ bool tercet_get_engine(const struct tercet *t, struct tercet_engine *out)
 		.block_count = t->engine.block_count,
 		.max_num_seqs = t->engine.max_num_seqs,
 		.client_lease_s = t->engine.client_lease_s,
+		.embedding_width = t->engine.embedding_width,
 		.eos_id_count = t->engine.eos_ids_count,
 		.eos_ids = t->eos_ids,
 		.model = t->model,

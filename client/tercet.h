@@ -77,7 +77,8 @@ enum tercet_flag {
 	TERCET_SPACES_BETWEEN_SPECIAL = 1u << 3, /* shown ones: the space that some decoders put between tokens stays */
 	TERCET_NO_CACHE_READ = 1u << 4, /* do not read the prefix cache */
 	TERCET_NO_TEXT = 1u << 5,       /* tokens only */
-	TERCET_EARLY_STOPPING = 1u << 6 /* a beam search ends with its beam_width-th finished answer */
+	TERCET_EARLY_STOPPING = 1u << 6, /* a beam search ends with its beam_width-th finished answer */
+	TERCET_EMBEDDING = 1u << 7      /* the prompt's embedding comes among its log-probabilities; not of a beam search */
 };
 
 struct tercet_params {
@@ -263,7 +264,9 @@ struct tercet_event {
 	enum tercet_stop stop_kind;
 	uint32_t stop_value;
 	struct tercet_logprobs logprobs;        /* count is 0 or token_count: element i belongs to tokens[i] */
-	struct tercet_logprobs prompt_logprobs; /* in one of the request's first OUTPUT events; of a beam search answer 0's */
+	/* In one of the request's first OUTPUT events; of a beam search answer 0's. With TERCET_EMBEDDING there is an element of position
+	 * prompt_count, whose values are the embedding: what the final norm made of the prompt's last token, not scaled to length 1. */
+	struct tercet_logprobs prompt_logprobs;
 	struct tercet_session_state session;    /* SESSION */
 	uint32_t answer;        /* of a beam search: which one, from 0; in REFUSED 0 stands for all */
 };
@@ -354,6 +357,7 @@ struct tercet_engine {
 	uint32_t block_count;
 	uint32_t max_num_seqs;
 	uint32_t client_lease_s;
+	uint32_t embedding_width; /* numbers of an embedding; 0: the engine gives none */
 	uint32_t eos_id_count;
 	const uint32_t *eos_ids; /* borrowed until the next READY */
 	const char *model;       /* the name under which the engine serves its model */

@@ -15,6 +15,7 @@ enum sampling_flag {
 	SAMPLING_NO_CACHE_READ = 1u << 4,         /* do not read the prefix cache (still writes it) */
 	SAMPLING_NO_TEXT = 1u << 5,               /* tokens only: the detokenizer does not decode */
 	SAMPLING_EARLY_STOPPING = 1u << 6,        /* a beam search ends with its beam_width-th finished answer */
+	SAMPLING_EMBEDDING = 1u << 7,             /* the prompt's embedding is told with the first output */
 };
 
 /* F(A, type, name, default, min, max): A is passed through. Ranges are checked by sampling_params_check. */
@@ -31,7 +32,7 @@ enum sampling_flag {
 	F(A, u32, min_tokens, 0, 0, 0x7fffffff)                                                              \
 	F(A, i32, logprobs, -1, -1, 20)                  /* -1: none; n: the sampled token and the n best */ \
 	F(A, i32, prompt_logprobs, -1, -1, 20)                                                               \
-	F(A, u32, flags, SAMPLING_SKIP_SPECIAL, 0, 0x7f)                                                     \
+	F(A, u32, flags, SAMPLING_SKIP_SPECIAL, 0, 0xff)                                                     \
 	F(A, u32, beam_width, 0, 0, 10)                  /* beam search: 0: none; at most BEAM_WIDTH_MAX */
 
 struct sampling_params {
@@ -48,6 +49,7 @@ enum {
 	BIAS_MAX = 1024,
 	EOS_IDS_MAX = 32,
 	LOGPROBS_MAX = 20,
+	EMBEDDING_MAX = 65536, /* numbers of an embedding */
 	BEAM_WIDTH_MAX = LOGPROBS_MAX / 2, /* every beam offers the 2 * width best tokens */
 };
 

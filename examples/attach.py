@@ -16,7 +16,7 @@ import msgpack
 import zmq
 
 # version: begin
-VERSION, SCHEMA_HASH = 1, 0x2e5e4040fcccf93f
+VERSION, SCHEMA_HASH = 1, 0x549cbd1a17679dea
 # version: end
 HELLO, ERROR, ENGINE, SUBMIT, ACCEPTED, REFUSED, ALIVE = 1, 2, 3, 4, 5, 6, 8
 ATTACH, ATTACHED, ACK, DETACHED, CHUNK, BYE = 16, 17, 18, 19, 20, 21

@@ -28,7 +28,8 @@ enum {
 	IPC_GRAMMARS_MAX = IPC_ROWS_MAX * GRAMMAR_SOURCE_MAX,
 	IPC_LOGPROBS_MAX = IPC_ROWS_MAX * (LOGPROBS_MAX + 1),
 	IPC_PROMPT_LOGPROBS_MAX = 65536,
-	IPC_PROMPT_LOGPROB_IDS_MAX = IPC_PROMPT_LOGPROBS_MAX * (LOGPROBS_MAX + 1),
+	IPC_EMBEDDING_VALUES_MAX = 2 * 1024 * 1024, /* of a step's embeddings together */
+	IPC_PROMPT_LOGPROB_IDS_MAX = IPC_PROMPT_LOGPROBS_MAX * (LOGPROBS_MAX + 1) + IPC_EMBEDDING_VALUES_MAX,
 };
 
 /* The sampling table as scalars of SUBMIT and as columns of STEP. */
@@ -60,7 +61,8 @@ enum {
 	S(u32, max_num_seqs)                                                                                 \
 	S(u32, client_lease_s)                                                                               \
 	A(u32, eos_ids, EOS_IDS_MAX)                                                                         \
-	A(u8, model, 4096)
+	A(u8, model, 4096)                                                                                   \
+	S(u32, embedding_width) /* numbers of an embedding; 0: it gives none */
 
 /* client -> scheduler. `tokens`: the prompt and behind it `output_count` tokens generated in an earlier life. With a
  * `session` the prompt is that conversation's history and behind it `tokens` (common/session.h). With beam_width it is a
@@ -115,7 +117,7 @@ enum {
  * embeddings that depend on the length). kv_by_prompt 0: such a sequence's KV is computed anew when it grows beyond;
  * 1: it depends on the length of the prompt, beyond that one, and stays what it is. recurrent 1: what is computed of a
  * sequence is not in its blocks alone but in its row, too, so that a row begins with nothing computed, as a fork, or with one of
- * state_slots states that were saved. */
+ * state_slots states that were saved. embedding_width: how many numbers an embedding has. */
 #define IPC_WORKER_READY(S, A)                                                                               \
 	S(u32, rank)                                                                                         \
 	S(u32, block_count)                                                                                  \
@@ -130,7 +132,10 @@ enum {
 	S(u32, host_block_count) /* in the host's memory: their ids follow those of the INIT's block_count */ \
 	A(u8, no_grammars, IPC_ERROR_TEXT_MAX) /* why no grammar can constrain an output; empty: they can */ \
 	S(u32, recurrent) \
-	S(u32, state_slots)
+	S(u32, state_slots) \
+	S(u32, embedding_width) \
+	A(u8, no_embeddings, IPC_ERROR_TEXT_MAX) /* why it gives none; empty: it does */ \
+	S(u32, headless) /* 1: it has no lm_head, and gives nothing else */
 
 /* scheduler -> worker: begin an epoch with empty state and a pool of that many blocks */
 #define IPC_INIT(S, A)                                                                                       \
@@ -197,7 +202,8 @@ enum {
 /* worker rank 0 -> scheduler and detokenizer, the same bytes. One element per row that got a token.
  * `position`: number of this output in the request, from 0. lp_*: for entries that asked, in order: lp_entry is the
  * index into seq, lp_count the ids listed (the sampled one first, then the best), lp_rank the sampled one's rank from 1.
- * plp_*: prompt log-probabilities, one element per prompt position (>= 1), the prompt's own token first.
+ * plp_*: prompt log-probabilities, one element per prompt position (>= 1), the prompt's own token first. An embedding is one
+ * more element behind these, of the position that follows the prompt: its numbers are the values, their indices the ids.
  * beam_entry: indices into seq of rows that are beams. What they list is for the scheduler, which answers of it are
  * told to the detokenizer it decides at the end of the search. */
 #define IPC_RESULT(S, A)                                                                                     \

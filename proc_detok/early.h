@@ -19,6 +19,7 @@ struct early_result {
 	u32 count;
 	u32 ids[LOGPROBS_MAX + 1];
 	f32 values[LOGPROBS_MAX + 1];
+	u32 *many; /* an embedding, which is longer than that: its ids, behind them its values; NULL: none. Owned by the pool */
 };
 
 struct early {
@@ -30,9 +31,12 @@ struct early {
 
 MUST_CHECK enum err early_init(struct early *e, u32 capacity);
 void early_fini(struct early *e);
-/* Everything is copied. */
+/* Everything is copied. A result for which there is no memory is dropped. */
 void early_add(struct early *e, u64 seq, u64 epoch, u32 position, u32 token, bool is_prompt,
 	       const struct token_logprobs *lp, u64 now_ns);
+
+/* The list that came with it, borrowed from `r`. */
+struct token_logprobs early_logprobs(const struct early_result *r);
 
 /* True: keep it, it cannot be used yet. */
 typedef bool (*early_fn)(void *ctx, const struct early_result *r);

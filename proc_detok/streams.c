@@ -231,7 +231,7 @@ struct early_target {
 static bool early_apply(void *ctx, const struct early_result *r)
 {
 	struct early_target *c = ctx;
-	struct token_logprobs lp = {.rank = r->rank, .count = r->count, .ids = r->ids, .values = r->values};
+	struct token_logprobs lp = early_logprobs(r);
 
 	if (!r->is_prompt)
 		return token_push(c->ss, c->s, r->epoch, r->position, r->token, &lp, c->now_ns);
@@ -256,11 +256,11 @@ static u32 result_slot(struct streams *ss, u64 seq, u64 epoch, u32 position, u32
 }
 
 /* The log-probabilities at `*at` of the concatenated lists; count 0 when the lists do not hold together. */
-static struct token_logprobs logprobs_at(const u32 *ids, const f32 *values, u32 total, u32 *at, u32 count,
+static struct token_logprobs logprobs_at(const u32 *ids, const f32 *values, u32 total, u32 *at, u32 count, u32 count_max,
 					 u32 rank)
 {
 	struct token_logprobs lp = {.rank = rank};
-	if (count > LOGPROBS_MAX + 1 || count > total - *at)
+	if (count > count_max || count > total - *at)
 		return lp;
 	lp.count = count;
 	lp.ids = ids + *at;
@@ -276,7 +276,7 @@ static void prompts_push(struct streams *ss, const struct ipc_result *r, u64 epo
 
 	for (u32 i = 0; i < r->plp_seq_count; i++) {
 		struct token_logprobs lp =
-			logprobs_at(r->plp_ids, r->plp_values, total, &at, r->plp_count[i], r->plp_rank[i]);
+			logprobs_at(r->plp_ids, r->plp_values, total, &at, r->plp_count[i], EMBEDDING_MAX, r->plp_rank[i]);
 		if (lp.count == 0)
 			continue;
 		u32 slot = result_slot(ss, r->plp_seq[i], epoch, r->plp_position[i], 0, true, &lp, now_ns);
@@ -318,7 +318,7 @@ void streams_result(struct streams *ss, const struct ipc_result *r, u64 epoch, u
 	for (u32 i = 0; i < r->seq_count; i++) {
 		struct token_logprobs lp = {0};
 		if (lp_next < r->lp_entry_count && r->lp_entry[lp_next] == i) {
-			lp = logprobs_at(r->lp_ids, r->lp_values, total, &lp_at, r->lp_count[lp_next],
+			lp = logprobs_at(r->lp_ids, r->lp_values, total, &lp_at, r->lp_count[lp_next], LOGPROBS_MAX + 1,
 					 r->lp_rank[lp_next]);
 			lp_next++;
 		}

@@ -44,6 +44,7 @@ static void begin_serving(struct gateway *g)
 		return;
 	g->model.max_model_len = engine.max_model_len;
 	g->model.vocab_size = engine.vocab_size;
+	g->model.embedding_width = engine.embedding_width;
 	if (g->ready)
 		return;
 	g->ready = true;

@@ -80,6 +80,11 @@ void handle_completions(struct gateway *g, struct http_request *r)
 	handle_body(g, r, OPENAI_COMPLETIONS);
 }
 
+void handle_embeddings(struct gateway *g, struct http_request *r)
+{
+	handle_body(g, r, OPENAI_EMBEDDINGS);
+}
+
 void handle_responses(struct gateway *g, struct http_request *r)
 {
 	handle_body(g, r, OPENAI_RESPONSES);

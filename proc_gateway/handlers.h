@@ -15,6 +15,7 @@ void handle_chat(struct gateway *g, struct http_request *r);
 void handle_messages(struct gateway *g, struct http_request *r);
 void handle_count_tokens(struct gateway *g, struct http_request *r);
 void handle_responses(struct gateway *g, struct http_request *r);
+void handle_embeddings(struct gateway *g, struct http_request *r);
 void handle_completions(struct gateway *g, struct http_request *r);
 void handle_models(struct gateway *g, struct http_request *r);
 void handle_model(struct gateway *g, struct http_request *r);

@@ -16,10 +16,12 @@ enum openai_endpoint {
 	OPENAI_RESPONSES = 1 << 4, /* read as a chat's */
 	OPENAI_MESSAGES = 1 << 5, /* the same */
 	OPENAI_COUNT_TOKENS = 1 << 6, /* read as one of OPENAI_TOKENIZE */
+	OPENAI_EMBEDDINGS = 1 << 7,
 
 	/* Sets of them, for the table. */
 	OPENAI_GENERATE = OPENAI_COMPLETIONS | OPENAI_CHAT,
-	OPENAI_ENCODE = OPENAI_GENERATE | OPENAI_TOKENIZE,
+	OPENAI_RUN = OPENAI_GENERATE | OPENAI_EMBEDDINGS,
+	OPENAI_ENCODE = OPENAI_RUN | OPENAI_TOKENIZE,
 	OPENAI_TEMPLATE = OPENAI_CHAT | OPENAI_TOKENIZE,
 	OPENAI_ALL = OPENAI_ENCODE | OPENAI_DETOKENIZE,
 };
@@ -41,6 +43,10 @@ enum json_type_bit {
 #define OPENAI_FIELDS(B, I, F, S, V)                                              \
 	S(model, OPENAI_ALL)                                                      \
 	V(prompt, OPENAI_COMPLETIONS | OPENAI_TOKENIZE, TYPE_STRING | TYPE_ARRAY) \
+	V(input, OPENAI_EMBEDDINGS, TYPE_STRING | TYPE_ARRAY)                     \
+	S(encoding_format, OPENAI_EMBEDDINGS)                                     \
+	I(dimensions, OPENAI_EMBEDDINGS, 0, 1, 65536)                             \
+	B(normalize, OPENAI_EMBEDDINGS, true)                                     \
 	V(messages, OPENAI_TEMPLATE, TYPE_ARRAY)                                  \
 	V(tokens, OPENAI_DETOKENIZE, TYPE_ARRAY)                                  \
 	V(content, OPENAI_TOKENIZE, TYPE_STRING) /* llama-server's prompt */      \
@@ -74,16 +80,16 @@ enum json_type_bit {
 	B(return_tokens_as_token_ids, OPENAI_GENERATE, false)                     \
 	B(return_token_strs, OPENAI_TOKENIZE, false)                              \
 	B(add_special_tokens, OPENAI_ENCODE, true)                                \
-	I(truncate_prompt_tokens, OPENAI_GENERATE, 0, -1, 0x7fffffff)             \
-	S(truncation_side, OPENAI_GENERATE)                                       \
-	I(priority, OPENAI_GENERATE, 0, -0x7fffffff - 1ll, 0x7fffffff)            \
-	S(cache_salt, OPENAI_GENERATE)                                            \
-	S(request_id, OPENAI_GENERATE)                                            \
+	I(truncate_prompt_tokens, OPENAI_RUN, 0, -1, 0x7fffffff)                  \
+	S(truncation_side, OPENAI_RUN)                                            \
+	I(priority, OPENAI_RUN, 0, -0x7fffffff - 1ll, 0x7fffffff)                 \
+	S(cache_salt, OPENAI_RUN)                                                 \
+	S(request_id, OPENAI_RUN)                                                 \
 	S(session_id, OPENAI_GENERATE)                                            \
 	B(session_start, OPENAI_GENERATE, false)                                  \
 	B(session_end, OPENAI_GENERATE, false)                                    \
 	I(session_step, OPENAI_GENERATE, 0, 0, 0x7fffffff)                        \
-	S(user, OPENAI_GENERATE)                                                  \
+	S(user, OPENAI_RUN)                                                       \
 	V(tools, OPENAI_TEMPLATE, TYPE_ARRAY)                                     \
 	V(tool_choice, OPENAI_CHAT, TYPE_STRING | TYPE_OBJECT)                    \
 	B(parallel_tool_calls, OPENAI_CHAT, true)                                 \

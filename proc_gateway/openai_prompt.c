@@ -67,6 +67,12 @@ bool openai_ids_read(struct u32_vec *out, json_val v, u32 vocab_size, const char
 	return true;
 }
 
+/* The field that has the prompts. */
+static const char *prompt_field(const struct openai_request *r)
+{
+	return r->endpoint == OPENAI_CHAT ? "messages" : r->endpoint == OPENAI_EMBEDDINGS ? "input" : "prompt";
+}
+
 /* Keeps `keep` of the ids from `first` on. */
 static void truncate_ids(struct openai_request *r, size_t first, size_t keep)
 {
@@ -117,7 +123,7 @@ static bool add_prompt(struct openai_request *r, const struct openai_model *m, s
 	truncate_ids(r, first, keep);
 	size_t count = r->ids.count - first;
 	if (count == 0 && !openai_session_goes_on(r))
-		return api_error_set(e, 400, r->endpoint == OPENAI_CHAT ? "messages" : "prompt", NULL,
+		return api_error_set(e, 400, prompt_field(r), NULL,
 				     "The prompt is empty; it must have at least one token.");
 	if (count >= m->max_model_len)
 		return openai_prompt_too_long(e, m, count, false);
@@ -135,7 +141,7 @@ static bool add_text(struct openai_request *r, const struct openai_model *m, jso
 	const char *text;
 	size_t bytes, first = r->ids.count;
 	if (!json_string(v, &text, &bytes))
-		return api_error_field(e, "prompt", v, "does not fit here",
+		return api_error_field(e, prompt_field(r), v, "does not fit here",
 				       "a string, an array of token ids, or an array of either");
 	/* In the middle of a conversation the tokenizer's own tokens are put only where they are asked for. */
 	bool add_special = r->fields.add_special_tokens &&
@@ -150,15 +156,15 @@ static bool add_ids(struct openai_request *r, const struct openai_model *m, json
 	size_t first = r->ids.count, count = json_count(v);
 	if (!r->fields.has_truncate_prompt_tokens && count >= m->max_model_len)
 		return openai_prompt_too_long(e, m, count, false);
-	return openai_ids_read(&r->ids, v, m->vocab_size, "prompt", e) && add_prompt(r, m, first, NULL, 0, e);
+	return openai_ids_read(&r->ids, v, m->vocab_size, prompt_field(r), e) && add_prompt(r, m, first, NULL, 0, e);
 }
 
 static bool alloc_prompts(struct openai_request *r, size_t count, struct api_error *e)
 {
 	ASSERT(!r->prompts);
 	if (count > OPENAI_CHOICES_MAX)
-		return api_error_set(e, 400, "prompt", NULL,
-				     "Field 'prompt': %zu prompts; at most %d can be given.", count,
+		return api_error_set(e, 400, prompt_field(r), NULL,
+				     "Field '%s': %zu prompts; at most %d can be given.", prompt_field(r), count,
 				     OPENAI_CHOICES_MAX);
 	r->prompts = calloc(count, sizeof(*r->prompts));
 	return r->prompts || api_error_set(e, 503, NULL, NULL, "There is no memory for the request.");
@@ -166,18 +172,19 @@ static bool alloc_prompts(struct openai_request *r, size_t count, struct api_err
 
 bool openai_prompts_read(struct openai_request *r, const struct openai_model *m, struct api_error *e)
 {
-	json_val v = r->fields.prompt;
-	if (!r->fields.has_prompt)
-		return api_error_set(e, 400, "prompt", NULL,
-				     "Field 'prompt' is missing; it must be a string, an array of token ids, "
+	const bool embeds = r->endpoint == OPENAI_EMBEDDINGS;
+	json_val v = embeds ? r->fields.input : r->fields.prompt;
+	if (!(embeds ? r->fields.has_input : r->fields.has_prompt))
+		return api_error_set(e, 400, prompt_field(r), NULL,
+				     "Field '%s' is missing; it must be a string, an array of token ids, "
 				     "or an array of "
-				     "either.");
+				     "either.", prompt_field(r));
 	if (json_type(v) == JSON_STRING)
 		return alloc_prompts(r, 1, e) && add_text(r, m, v, e);
 	if (json_count(v) == 0 && openai_session_goes_on(r))
 		return openai_prompt_from_ids(r, m, e);
 	if (json_count(v) == 0)
-		return api_error_field(e, "prompt", v, "is empty", "a prompt or an array of prompts");
+		return api_error_field(e, prompt_field(r), v, "is empty", "a prompt or an array of prompts");
 	enum json_type first = json_type(json_at(v, 0));
 	if (first != JSON_STRING && first != JSON_ARRAY)
 		return alloc_prompts(r, 1, e) && add_ids(r, m, v, e);

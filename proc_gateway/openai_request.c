@@ -50,9 +50,8 @@ static const char *json_error_reason(const char *text)
 	return strncmp(text, again, sizeof(again) - 1) == 0 ? text + sizeof(again) - 1 : text;
 }
 
-/* The body as a document whose fields are checked. */
-static bool body_read(struct openai_request *r, const struct openai_model *m, enum openai_endpoint endpoint,
-		      const char *body, size_t bytes, struct api_error *e)
+bool openai_body_read(struct openai_request *r, const struct openai_model *m, enum openai_endpoint endpoint, const char *body, size_t bytes,
+		      struct api_error *e)
 {
 	struct err_msg em;
 	memset(r, 0, sizeof(*r));
@@ -354,24 +353,27 @@ static bool read_max_tokens(struct openai_request *r, const struct openai_model 
 
 /* ---------------------------------------------------------------- the whole */
 
+bool openai_salt_read(struct openai_request *r, u64 tenant, struct api_error *e)
+{
+	r->cache_salt = tenant;
+	if (!r->fields.has_cache_salt)
+		return true;
+	if (!r->fields.cache_salt[0])
+		return api_error_field(e, "cache_salt", json_get(json_root(r->doc), "cache_salt"), "is empty",
+				       "a string of at least one character");
+	r->cache_salt = XXH3_64bits_withSeed(r->fields.cache_salt, strlen(r->fields.cache_salt), tenant);
+	return true;
+}
+
 bool openai_request_read(struct openai_request *r, const struct openai_model *m,
 			 enum openai_endpoint endpoint, const char *body, size_t bytes, u64 tenant,
 			 struct api_error *e)
 {
 	ASSERT(endpoint == OPENAI_COMPLETIONS || endpoint == OPENAI_CHAT);
-	if (!body_read(r, m, endpoint, body, bytes, e) || !check_supported(&r->fields, m, e) ||
+	if (!openai_body_read(r, m, endpoint, body, bytes, e) || !check_supported(&r->fields, m, e) ||
 	    !openai_session_check(r, e) || !openai_beams_read(r, e) || !read_stops(r, e) || !read_stop_ids(r, m, e) ||
-	    !read_biases(r, m, e) ||
-	    !read_stream_options(r, e))
+	    !read_biases(r, m, e) || !read_stream_options(r, e) || !openai_salt_read(r, tenant, e))
 		return false;
-	r->cache_salt = tenant;
-	if (r->fields.has_cache_salt) {
-		if (!r->fields.cache_salt[0])
-			return api_error_field(e, "cache_salt", json_get(json_root(r->doc), "cache_salt"),
-					       "is empty", "a string of at least one character");
-		r->cache_salt =
-			XXH3_64bits_withSeed(r->fields.cache_salt, strlen(r->fields.cache_salt), tenant);
-	}
 	if (endpoint == OPENAI_CHAT && openai_tools_shown(&r->fields))
 		r->tool_format = m->tool_format;
 	if (endpoint == OPENAI_CHAT && !openai_thoughts_read(r, m, e))
@@ -401,7 +403,7 @@ bool openai_tokenize_read(struct openai_request *r, const struct openai_model *m
 {
 	const char *text;
 	size_t text_bytes;
-	if (!body_read(r, m, OPENAI_TOKENIZE, body, bytes, e))
+	if (!openai_body_read(r, m, OPENAI_TOKENIZE, body, bytes, e))
 		return false;
 	const struct openai_fields *f = &r->fields;
 	if (f->has_content + f->has_prompt + f->has_messages > 1)
@@ -426,7 +428,7 @@ bool openai_tokenize_read(struct openai_request *r, const struct openai_model *m
 bool openai_detokenize_read(struct openai_request *r, const struct openai_model *m, const char *body,
 			    size_t bytes, struct api_error *e)
 {
-	if (!body_read(r, m, OPENAI_DETOKENIZE, body, bytes, e))
+	if (!openai_body_read(r, m, OPENAI_DETOKENIZE, body, bytes, e))
 		return false;
 	if (!r->fields.has_tokens)
 		return api_error_set(e, 400, "tokens", NULL,
@@ -445,6 +447,8 @@ bool openai_any_read(struct openai_request *r, const struct openai_model *m, enu
 		return messages_read(r, m, body, bytes, tenant, e);
 	if (endpoint == OPENAI_COUNT_TOKENS)
 		return messages_count_read(r, m, body, bytes, e);
+	if (endpoint == OPENAI_EMBEDDINGS)
+		return openai_embeddings_read(r, m, body, bytes, tenant, e);
 	if (endpoint == OPENAI_RESPONSES)
 		return responses_read(r, m, body, bytes, tenant, e);
 	return openai_request_read(r, m, endpoint, body, bytes, tenant, e);

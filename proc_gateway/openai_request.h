@@ -38,6 +38,7 @@ struct openai_model {
 	const struct lora_modules *loras; /* names of adapters; NULL: there are none */
 	u32 max_model_len;
 	u32 vocab_size;
+	u32 embedding_width; /* numbers of an embedding; 0: the engine gives none */
 	u32 token_bytes_max; /* bytes of the longest token (openai_token_bytes_max) */
 	u32 logprobs_max;
 	u64 seed; /* of requests without one; 0: drawn for each */
@@ -79,7 +80,7 @@ struct openai_request {
 	bool include_usage;
 	bool usage_each;       /* continuous_usage_stats */
 	bool cut_to_fit;       /* of /v1/messages: less tokens may be generated than were asked for */
-	bool scoring;	       /* max_tokens 0: the one token that the engine has to make is not shown */
+	bool scoring;	       /* max_tokens 0, and embeddings: the one token that the engine has to make is not shown */
 	enum tercet_grammar grammar_kind;
 	u32 grammar_flags;
 	bool grammar_is_tags; /* free text with tags in it */
@@ -106,13 +107,21 @@ bool openai_tokenize_read(struct openai_request *r, const struct openai_model *m
 			  size_t bytes, struct api_error *e);
 bool openai_detokenize_read(struct openai_request *r, const struct openai_model *m, const char *body,
 			    size_t bytes, struct api_error *e);
+/* Reads a body of /v1/embeddings (openai_embeddings.c). As above. */
+bool openai_embeddings_read(struct openai_request *r, const struct openai_model *m, const char *body, size_t bytes, u64 tenant,
+			    struct api_error *e);
 /* The one of these that fits the endpoint. */
 bool openai_any_read(struct openai_request *r, const struct openai_model *m, enum openai_endpoint endpoint,
 		     const char *body, size_t bytes, u64 tenant, struct api_error *e);
 
 /* ---- parts (openai_prompt.c, openai_messages.c), also used by /tokenize ---- */
 
-/* Reads 'prompt' (a string, ids, or a list of either) into prompts and ids. */
+/* The body as a document whose fields are checked, in a request that is empty but for these. */
+bool openai_body_read(struct openai_request *r, const struct openai_model *m, enum openai_endpoint endpoint, const char *body, size_t bytes,
+		      struct api_error *e);
+/* Reads whose prefix cache the request shares: the tenant's, within it that of 'cache_salt'. */
+bool openai_salt_read(struct openai_request *r, u64 tenant, struct api_error *e);
+/* Reads 'prompt', of embeddings 'input' (a string, ids, or a list of either), into prompts and ids. */
 bool openai_prompts_read(struct openai_request *r, const struct openai_model *m, struct api_error *e);
 /* Whether the template is to see the request's tools. */
 bool openai_tools_shown(const struct openai_fields *f);

@@ -6,6 +6,8 @@
 
 /* The whole reply of a group whose choices are all done. */
 void openai_response_write(struct group *g, struct buf *out);
+/* The whole reply of /v1/embeddings, of a group whose choices are all done (openai_embeddings.c). */
+void openai_embeddings_write(const struct group *g, struct buf *out);
 /* One chunk with what the choice has not written yet; empties it. */
 void openai_chunk_write(struct choice *c, struct buf *out);
 /* The chunk with the usage of the whole request and no choices. */

@@ -197,6 +197,8 @@ static void group_complete(struct group *g)
 		buf_clear(&rs->out);
 		if (g->request.response)
 			reply_items_write(g, &rs->out);
+		else if (g->request.endpoint == OPENAI_EMBEDDINGS)
+			openai_embeddings_write(g, &rs->out);
 		else
 			openai_response_write(g, &rs->out);
 		if (!buf_ok(&rs->out)) {
@@ -515,9 +517,10 @@ void requests_start(struct requests *rs, struct http_request *http, struct opena
 	g->created_s = clock_wall_s();
 	g->choice_count = count;
 	snprintf(g->id, sizeof(g->id), "%s%s",
-		 g->request.response		       ? reply_form_of(&g->request)->id_prefix
-		 : g->request.endpoint == OPENAI_CHAT ? "chatcmpl-"
-						       : "cmpl-",
+		 g->request.response			    ? reply_form_of(&g->request)->id_prefix
+		 : g->request.endpoint == OPENAI_CHAT	    ? "chatcmpl-"
+		 : g->request.endpoint == OPENAI_EMBEDDINGS ? "embd-"
+							    : "cmpl-",
 		 id);
 	g->next = rs->groups;
 	if (rs->groups)

@@ -32,6 +32,8 @@ struct sched_config {
 	u32 host_block_count; /* in the host's memory, for preempted sequences; 0: they are recomputed */
 	u32 max_model_len;
 	u32 vocab_size;
+	u32 embedding_width; /* numbers of an embedding */
+	bool headless;	     /* nothing but embeddings is given */
 	bool prefix_caching;
 	u32 kv_switch_len; /* 0: none; longer sequences have another KV than shorter ones (WORKER_READY) */
 	bool recurrent; /* what is computed of a sequence is in its row, too: who begins with its blocks needs a state that was saved (WORKER_READY) */
@@ -45,6 +47,7 @@ struct sched_config {
 	struct sessions *sessions;	/* borrowed; NULL: none are kept */
 	const struct lora_modules *loras; /* borrowed; NULL: there are no adapters */
 	char no_grammars[256];		/* why no grammar can constrain an output; "": they can */
+	char no_embeddings[256];	/* why there are none; "": there are */
 };
 
 /* What goes to the detokenizer. Called synchronously from any event or plan; `q` is borrowed for the call. */

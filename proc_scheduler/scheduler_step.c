@@ -28,6 +28,8 @@ static struct sched_config core_config(const struct scheduler *s, const struct i
 		.host_block_count = w->host_block_count,
 		.max_model_len = w->max_model_len,
 		.vocab_size = w->vocab_size,
+		.embedding_width = w->embedding_width,
+		.headless = w->headless,
 		.prefix_caching = o->enable_prefix_caching,
 		.recurrent = w->recurrent,
 		.state_slots = w->state_slots,
@@ -47,6 +49,7 @@ static struct sched_config core_config(const struct scheduler *s, const struct i
 	memcpy(c.eos_ids, w->eos_ids, w->eos_ids_count * sizeof(u32));
 	memcpy(c.secret, s->secret, sizeof(c.secret));
 	snprintf(c.no_grammars, sizeof(c.no_grammars), "%.*s", (int)w->no_grammars_count, (const char *)w->no_grammars);
+	snprintf(c.no_embeddings, sizeof(c.no_embeddings), "%.*s", (int)w->no_embeddings_count, (const char *)w->no_embeddings);
 	return c;
 }
 

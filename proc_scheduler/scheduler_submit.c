@@ -67,6 +67,7 @@ void scheduler_send_engine(struct scheduler *s, ipc_peer to)
 	msg.engine = (struct ipc_engine){
 		.max_model_len = core->context_max,
 		.vocab_size = core->config.vocab_size,
+		.embedding_width = core->config.no_embeddings[0] ? 0 : core->config.embedding_width,
 		.block_size = core->config.block_size,
 		.block_count = core->kv.count,
 		.max_num_seqs = core->config.max_num_seqs,

@@ -184,6 +184,28 @@ static enum err check_lora(const struct sched *s, const struct ipc_submit *m, st
 		       (const char *)m->lora, s->config.loras ? s->config.loras->count : 0);
 }
 
+/* All rows may ask, and end their prompts in one step, whose results are one message. */
+static enum err check_embedding(const struct sched *s, const struct ipc_submit *m, struct err_msg *em)
+{
+	u32 width = s->config.embedding_width;
+
+	if (!(m->flags & SAMPLING_EMBEDDING))
+		return s->config.headless ? err_set(em, ERR_UNSUPPORTED,
+						    "the model generates nothing: its files have no lm_head, and it gives embeddings only (/v1/embeddings)")
+					  : ERR_OK;
+	if (s->config.no_embeddings[0])
+		return err_set(em, ERR_UNSUPPORTED, "this server gives no embeddings: %s", s->config.no_embeddings);
+	if (width == 0)
+		return err_set(em, ERR_UNSUPPORTED, "this server gives no embeddings");
+	if (m->beam_width)
+		return err_set(em, ERR_INVALID, "a beam search has no embedding; leave out one of them");
+	if ((u64)width * s->config.max_num_seqs > IPC_EMBEDDING_VALUES_MAX)
+		return err_set(em, ERR_UNSUPPORTED,
+			       "this server gives no embeddings: --max-num-seqs is %u, and of embeddings of %u numbers it must be at most %u",
+			       s->config.max_num_seqs, width, (u32)IPC_EMBEDDING_VALUES_MAX / width);
+	return ERR_OK;
+}
+
 enum err validate_submit(const struct sched *s, const struct ipc_submit *m, const struct session_turn *t,
 			 struct err_msg *em)
 {
@@ -206,6 +228,8 @@ enum err validate_submit(const struct sched *s, const struct ipc_submit *m, cons
 		e = check_grammar(s, m, em);
 	if (!e)
 		e = check_lora(s, m, em);
+	if (!e)
+		e = check_embedding(s, m, em);
 	if (!e)
 		e = groups_validate(s, m, validate_output_max(s, m, (u32)turn_prompt(t, m)), em);
 	return e;

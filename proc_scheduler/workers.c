@@ -59,6 +59,9 @@ enum err workers_ready(struct workers *w, ipc_peer peer, const struct ipc_worker
 			       "worker %u, whose rows %s, offers %u slots for states and %u KV blocks in host memory; it must be at most %u and %s", m->rank,
 			       m->recurrent ? "keep a state" : "keep no state", m->state_slots, m->host_block_count, m->recurrent ? STATE_SLOTS_MAX : 0,
 			       m->recurrent ? "none" : "any number");
+	if (m->embedding_width > EMBEDDING_MAX)
+		return err_set(em, ERR_UNSUPPORTED, "worker %u offers embeddings of %u numbers; at most %u", m->rank, m->embedding_width,
+			       (u32)EMBEDDING_MAX);
 	struct worker_rank *r = &w->ranks[m->rank];
 	r->info = *m;
 	if (m->eos_ids_count)
@@ -67,6 +70,9 @@ enum err workers_ready(struct workers *w, ipc_peer peer, const struct ipc_worker
 	if (m->no_grammars_count)
 		memcpy(r->no_grammars, m->no_grammars, m->no_grammars_count);
 	r->info.no_grammars = r->no_grammars;
+	if (m->no_embeddings_count)
+		memcpy(r->no_embeddings, m->no_embeddings, m->no_embeddings_count);
+	r->info.no_embeddings = r->no_embeddings;
 	r->ready = true;
 	return ERR_OK;
 }

@@ -13,6 +13,7 @@ struct worker_rank {
 	struct ipc_worker_ready info; /* its arrays are those below */
 	u32 eos[EOS_IDS_MAX];
 	u8 no_grammars[IPC_ERROR_TEXT_MAX];
+	u8 no_embeddings[IPC_ERROR_TEXT_MAX];
 };
 
 struct workers {

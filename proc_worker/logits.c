@@ -222,6 +222,8 @@ static enum err load(struct rank *r)
 	config.limits.rows_max = ROWS_MAX;
 	config.limits.max_model_len = count < CONTEXT_MIN ? CONTEXT_MIN : count;
 	enum err e = runner_create(&r->runner, &config, &r->em);
+	if (!e && r->runner->model.headless)
+		e = err_set(&r->em, ERR_UNSUPPORTED, "the model has no logits: its files have no lm_head");
 	if (!e)
 		e = runner_begin(r->runner, 1, r->runner->block_count, r->runner->max_model_len, &r->em);
 	if (!e && r->rank == 0) {

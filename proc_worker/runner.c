@@ -54,6 +54,8 @@ static enum err sample(struct runner *r, struct err_msg *em)
 	float *logits = NULL;
 
 	enum err e = decoder_logits(&r->decoder, r->inputs.sample_index, b->sample_count, &logits, em);
+	if (!e && r->config.rank == 0)
+		runner_embeddings(r);
 	if (!e && r->constraints)
 		r->constrained = constraints_finish(r->constraints);
 	if (!e && r->config.rank == 0)

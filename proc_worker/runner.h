@@ -213,6 +213,9 @@ bool runner_ends(void *ctx, u32 row, u32 output, u32 token);
 /* Log-probabilities of the prompt positions that the current step computes, for rows that asked; between
  * apply and commit, after the forward. All ranks call it. */
 MUST_CHECK enum err runner_prompt_logprobs(struct runner *r, struct err_msg *em);
+/* The embeddings of prompts that end with the current step, of rows that asked: what the final norm made of the prompt's last
+ * token. Behind decoder_logits of the step's samples, and of runner_prompt_logprobs, on rank 0. */
+void runner_embeddings(struct runner *r);
 /* Whether a row of the applied step asks for log-probabilities of its prompt. */
 bool runner_prompt_logprobs_wanted(const struct batch_state *b);
 

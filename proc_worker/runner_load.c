@@ -259,6 +259,7 @@ static size_t lay_out_columns(struct runner *r, char *base)
 	struct runner_columns *c = &r->columns;
 	size_t rows = r->config.limits.rows_max, samples = samples_max(r), ids = samples * (LOGPROBS_MAX + 1);
 	size_t tokens = r->config.limits.tokens_max, prompt_ids = tokens * (LOGPROBS_MAX + 1);
+	size_t embeddings = r->device ? 0 : rows * r->model.hidden;
 	size_t offset = 0;
 
 	r->sampled = region_carve(base, &offset, samples * sizeof(u32));
@@ -276,8 +277,8 @@ static size_t lay_out_columns(struct runner *r, char *base)
 	c->plp_position = region_carve(base, &offset, tokens * sizeof(u32));
 	c->plp_count = region_carve(base, &offset, tokens * sizeof(u32));
 	c->plp_rank = region_carve(base, &offset, tokens * sizeof(u32));
-	c->plp_ids = region_carve(base, &offset, prompt_ids * sizeof(u32));
-	c->plp_values = region_carve(base, &offset, prompt_ids * sizeof(f32));
+	c->plp_ids = region_carve(base, &offset, (prompt_ids + embeddings) * sizeof(u32));
+	c->plp_values = region_carve(base, &offset, (prompt_ids + embeddings) * sizeof(f32));
 	c->portion_token = region_carve(base, &offset, samples * sizeof(u32)); /* logit_rows_max is not above samples */
 	c->portion_rows = region_carve(base, &offset, samples * sizeof(*c->portion_rows));
 	return offset;

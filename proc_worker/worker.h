@@ -5,6 +5,7 @@
  *   worker.c                     channels, commands
  *   worker_step.c                epochs, steps, results, statistics, trace
  *   runner.c, runner_load.c,     one step; loading
+ *   runner_embeddings.c
  *   runner_prompt_logprobs.c
  *   runner_device.c,             steps that are queued on a device; opening it
  *   runner_device_load.c, device.c

@@ -57,6 +57,7 @@ void worker_send_ready(struct worker *w)
 	const struct runner *r = w->runner;
 	struct ipc_msg msg = {.type = IPC_TYPE_WORKER_READY, .epoch = w->epoch};
 	const char *problem = r->constraints ? constraints_problem(r->constraints) : "";
+	const char *no_embeddings = r->device ? "they are made on CPUs only, and this is a device" : r->model.no_embeddings;
 
 	msg.worker_ready = (struct ipc_worker_ready){.rank = w->rank,
 						     .block_count = r->block_count,
@@ -73,7 +74,11 @@ void worker_send_ready(struct worker *w)
 						     .no_grammars = (const u8 *)problem,
 						     .no_grammars_count = (u32)strnlen(problem, IPC_ERROR_TEXT_MAX),
 						     .recurrent = r->model.recurrent.kind != RECURRENT_NONE,
-						     .state_slots = r->state_slots};
+						     .state_slots = r->state_slots,
+						     .embedding_width = r->model.hidden,
+						     .no_embeddings = (const u8 *)no_embeddings,
+						     .no_embeddings_count = (u32)strlen(no_embeddings),
+						     .headless = r->model.headless};
 	send_message(w, &msg);
 }
 

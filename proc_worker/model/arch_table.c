@@ -526,6 +526,18 @@ const struct arch *arch_find(const char *name)
 	return NULL;
 }
 
+const struct arch *arch_find_backbone(const char *name)
+{
+	static const char backbone[] = "Model", causal[] = "ForCausalLM";
+	const size_t bytes = strlen(name), tail = sizeof(backbone) - 1;
+	const size_t stem = bytes > tail && !strcmp(name + bytes - tail, backbone) ? bytes - tail : 0;
+
+	for (size_t i = 0; stem && i < COUNT_OF(ARCHS); i++)
+		if (!ARCHS[i].part && !strncmp(ARCHS[i].name, name, stem) && !strcmp(ARCHS[i].name + stem, causal))
+			return &ARCHS[i];
+	return NULL;
+}
+
 const char *arch_name_at(size_t i)
 {
 	return i < COUNT_OF(ARCHS) ? ARCHS[i].name : NULL;

@@ -440,6 +440,8 @@ struct arch {
 
 /* NULL: unknown. */
 const struct arch *arch_find(const char *name);
+/* The family of the backbone of that name: MistralModel is one of MistralForCausalLM, without its lm_head. NULL: there is none. */
+const struct arch *arch_find_backbone(const char *name);
 /* Whether `field` is among its own. */
 bool arch_has_own(const struct arch *a, const char *field);
 /* What files of the family call the field `here`, for errors about what has been read. */

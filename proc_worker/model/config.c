@@ -26,6 +26,8 @@ static enum err read_arch(struct model_config *c, json_val *text, struct err_msg
 		return err_set(em, ERR_FORMAT, "config.json: \"architectures\" is missing; supported: %s",
 			       known);
 	c->arch = arch_find(name);
+	if (!c->arch)
+		c->arch = arch_find_backbone(name);
 	if (c->arch && c->arch->with_rms_norm && json_present(json_get(*text, "rms_norm_eps")))
 		c->arch = arch_find(c->arch->with_rms_norm);
 	return c->arch ? ERR_OK : config_read_text_part(c, text, name, known, em);
@@ -361,6 +363,8 @@ enum err model_config_read(struct model_config *c, const char *dir, struct err_m
 	json_free(&doc);
 	if (!e && c->quant.count == 0)
 		e = read_quant_file(&c->quant, dir, em);
+	if (!e)
+		e = config_read_pooling(c, dir, em);
 	if (!e)
 		e = path_in(path, sizeof(path), dir, "generation_config.json", em);
 	if (e || access(path, F_OK) < 0)

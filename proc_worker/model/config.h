@@ -164,6 +164,8 @@ struct model_config {
 	u32 left_out_count;
 	bool tied_embeddings; /* lm_head is the embedding */
 	bool tied_headless;   /* it is so unless the files have one: tensor_names_find_unsaid */
+	bool headless;	      /* a backbone whose files have none, either: its logits mean nothing */
+	char no_embeddings[160]; /* why it gives no embeddings of the last token; "": it does */
 	bool has_dtype;	      /* config.json says what the checkpoint is stored in */
 	enum kern_dtype dtype;
 	u32 eos_ids[EOS_IDS_MAX]; /* of config.json and generation_config.json */

@@ -211,6 +211,7 @@ static const struct {
 	u32 traits;
 	bool value;
 } FIXED[] = {
+	{"is_causal", EVERY, true}, /* else tokens see those behind them, as embeddings are made by some */
 	{"scale_attn_weights", EVERY, true},
 	{"do_layer_norm_before", EVERY, true},
 	{"layer_norm_elementwise_affine", EVERY, true},

@@ -131,6 +131,8 @@ enum err config_read_tied(struct model_config *c, json_val whole, json_val text,
 		c->tied_embeddings = true;
 	else /* transformers heeds what the whole says, or is: a head in the files counts, whatever the part says */
 		c->tied_headless = !e && !in_whole && (text_ties || arch_ties_headless(model));
+	if (!e && !c->tied_embeddings && !arch_find(model) && arch_find_backbone(model)) /* embeddings stand for what is not there */
+		c->tied_headless = c->headless = true;
 	c->tied_embeddings |= c->tied_headless;
 	if (!e && c->tied_embeddings && !c->tied_headless && (c->arch->embed_norm || c->embed_vocab != c->vocab_size))
 		e = err_set(em, ERR_UNSUPPORTED, "config.json: \"tie_word_embeddings\" must be false for %s%s", c->arch->name,

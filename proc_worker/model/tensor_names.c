@@ -517,7 +517,7 @@ static void find_head(const struct safetensors *st, struct model_config *c)
 
 	for (u32 i = 0; c->tied_headless && i < safetensors_count(st); i++)
 		if (!strncmp(safetensors_at(st, i)->name, head, sizeof(head) - 1))
-			c->tied_embeddings = c->tied_headless = false;
+			c->tied_embeddings = c->tied_headless = c->headless = false;
 }
 
 static void find_bias(const struct safetensors *st, struct model_config *c)

@@ -24,6 +24,7 @@ static void load(struct openai_model *m)
 				   .name_count = 1,
 				   .max_model_len = MODEL_LEN,
 				   .vocab_size = 4096,
+				   .embedding_width = 256,
 				   .token_bytes_max = 32,
 				   .logprobs_max = 20};
 	generation_config_default(&m->defaults);
@@ -58,7 +59,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 	if (bytes == 0)
 		return 0;
 	load(&m);
-	enum openai_endpoint endpoint = data[0] & 4   ? (data[0] & 1 ? OPENAI_COUNT_TOKENS : OPENAI_MESSAGES)
+	enum openai_endpoint endpoint = data[0] & 8   ? OPENAI_EMBEDDINGS
+					: data[0] & 4 ? (data[0] & 1 ? OPENAI_COUNT_TOKENS : OPENAI_MESSAGES)
 					: data[0] & 2 ? OPENAI_RESPONSES
 					: data[0] & 1 ? OPENAI_CHAT
 						      : OPENAI_COMPLETIONS;

@@ -55,7 +55,7 @@ Test(sampling_params, values_outside_of_the_range_are_refused_by_name)
 	REFUSED(min_tokens, 17, "at most max_tokens (16)");
 	REFUSED(logprobs, 21, "between -1 and 20");
 	REFUSED(prompt_logprobs, -2, "between -1 and 20");
-	REFUSED(flags, 128, "127");
+	REFUSED(flags, 256, "255");
 	REFUSED(beam_width, BEAM_WIDTH_MAX + 1, "between 0 and 10");
 }
 

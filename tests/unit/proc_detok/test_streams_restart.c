@@ -89,6 +89,54 @@ Test(streams_restart, early_results_are_bounded_in_number_and_time)
 	cr_assert_eq(streams_counters(ss)->early_dropped, 100);
 }
 
+static void push_embedding(u64 seq, u32 position, u32 width, f32 first)
+{
+	static u32 dimensions[EMBEDDING_MAX + 1];
+	static f32 values[EMBEDDING_MAX + 1];
+	const u32 rank = 0;
+
+	for (u32 i = 0; i < width; i++) {
+		dimensions[i] = i;
+		values[i] = first + (f32)i;
+	}
+	struct ipc_result r = {.plp_seq = &seq, .plp_seq_count = 1, .plp_position = &position, .plp_position_count = 1,
+			       .plp_count = &width, .plp_count_count = 1, .plp_rank = &rank, .plp_rank_count = 1,
+			       .plp_ids = dimensions, .plp_ids_count = width, .plp_values = values, .plp_values_count = width};
+	streams_result(ss, &r, 1, 0);
+}
+
+static void expect_embedding(u32 width, f32 first)
+{
+	struct ipc_chunk chunk;
+
+	cr_assert(streams_next_chunk(ss, &chunk));
+	cr_assert_eq(chunk.plp_entry_count, 1);
+	cr_assert_eq(chunk.plp_count[0], width);
+	cr_assert_eq(chunk.plp_values_count, width);
+	for (u32 i = 0; i < width; i++)
+		cr_assert(chunk.plp_ids[i] == i && (double)chunk.plp_values[i] == (double)(first + (f32)i));
+}
+
+Test(streams_restart, embeddings_before_their_open_are_kept_whole)
+{
+	fixture_ready(ss, 7);
+	push_embedding(1, 9, 5000, 1);
+	push_embedding(2, 9, EMBEDDING_MAX, 2);
+	push_embedding(3, 9, EMBEDDING_MAX + 1, 3); /* none that a worker makes */
+	cr_assert_eq(streams_counters(ss)->early, 2);
+	struct ipc_open open = fixture_open(1, 7, 100);
+	streams_open(ss, &open, 1, 0);
+	expect_embedding(5000, 1);
+	open = fixture_open(2, 7, 101);
+	streams_open(ss, &open, 1, 0);
+	expect_embedding(EMBEDDING_MAX, 2);
+	push_embedding(4, 9, 300, 4); /* nobody will open it: freed with the rest */
+	push_embedding(5, 9, 300, 5);
+	streams_expire(ss, 5000);
+	cr_assert_eq(streams_counters(ss)->early_dropped, 2);
+	push_embedding(6, 9, 300, 6);
+}
+
 Test(streams_restart, late_results_of_ended_sequences_are_not_early_ones)
 {
 	fixture_ready(ss, 7);

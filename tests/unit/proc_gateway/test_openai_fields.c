@@ -27,6 +27,7 @@ static enum openai_endpoint some_endpoint(u32 where)
 	return where & OPENAI_COMPLETIONS ? OPENAI_COMPLETIONS
 	       : where & OPENAI_CHAT	  ? OPENAI_CHAT
 	       : where & OPENAI_TOKENIZE  ? OPENAI_TOKENIZE
+	       : where & OPENAI_EMBEDDINGS ? OPENAI_EMBEDDINGS
 					  : OPENAI_DETOKENIZE;
 }
 

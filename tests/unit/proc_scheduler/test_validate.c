@@ -287,6 +287,44 @@ Test(validate, workers_without_a_tokenizer_take_no_grammar)
 	cr_assert_eq(submit(), ERR_OK, "%s", em.text);
 }
 
+Test(validate, embeddings_are_told_only_where_there_are_any)
+{
+	struct sched_config c = fixture_config();
+	const u32 rows = c.max_num_seqs;
+
+	m.flags |= SAMPLING_EMBEDDING;
+	REFUSED(ERR_UNSUPPORTED, "gives no embeddings");
+	c.embedding_width = IPC_EMBEDDING_VALUES_MAX / rows;
+	fixture_destroy(&f);
+	f = fixture_create(&c);
+	m.beam_width = 2;
+	REFUSED(ERR_INVALID, "a beam search has no embedding");
+	m.beam_width = 0;
+	cr_assert_eq(submit(), ERR_OK, "%s", em.text);
+	c.embedding_width++;
+	fixture_destroy(&f);
+	f = fixture_create(&c);
+	REFUSED(ERR_UNSUPPORTED, "--max-num-seqs");
+	c.embedding_width = 8;
+	snprintf(c.no_embeddings, sizeof(c.no_embeddings), "of another pooling");
+	fixture_destroy(&f);
+	f = fixture_create(&c);
+	REFUSED(ERR_UNSUPPORTED, "gives no embeddings: of another pooling");
+}
+
+Test(validate, without_an_lm_head_there_is_nothing_but_embeddings)
+{
+	struct sched_config c = fixture_config();
+
+	c.embedding_width = 8;
+	c.headless = true;
+	fixture_destroy(&f);
+	f = fixture_create(&c);
+	REFUSED(ERR_UNSUPPORTED, "no lm_head");
+	m.flags |= SAMPLING_EMBEDDING;
+	cr_assert_eq(submit(), ERR_OK, "%s", em.text);
+}
+
 Test(validate, below_min_tokens_a_grammar_decides_what_ends_a_request)
 {
 	m.min_tokens = 3;

@@ -103,6 +103,35 @@ Test(config_parts, embeddings_may_be_tied_where_the_whole_does_not_say_it_and_th
 	}
 }
 
+/* A backbone's files may have an lm_head nevertheless, which tensor_names_find_unsaid finds. */
+Test(config_parts, a_backbone_is_of_its_family_and_has_no_head_unless_its_embeddings_are_tied)
+{
+	static const char sizes[] = "\"hidden_size\": 64, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"num_hidden_layers\": 2, "
+				    "\"intermediate_size\": 96, \"vocab_size\": 100, \"rms_norm_eps\": 1e-5, \"max_position_embeddings\": 64%s";
+	static const struct {
+		const char *name, *family, *more;
+		bool headless;
+	} cases[] = {
+		{"MistralModel", "MistralForCausalLM", "", true},
+		{"MistralModel", "MistralForCausalLM", ", \"tie_word_embeddings\": false", true},
+		{"Qwen3Model", "Qwen3ForCausalLM", ", \"tie_word_embeddings\": true", false},
+		{"MistralForCausalLM", "MistralForCausalLM", "", false},
+	};
+	char more[512];
+
+	for (size_t i = 0; i < COUNT_OF(cases); i++) {
+		snprintf(more, sizeof(more), sizes, cases[i].more);
+		good(cases[i].name, more);
+		cr_expect_str_eq(c.arch->name, cases[i].family);
+		cr_expect(c.headless == cases[i].headless && c.tied_headless == cases[i].headless, "%zu", i);
+	}
+	snprintf(more, sizeof(more), sizes, "");
+	refused("BertModel", more, ERR_UNSUPPORTED, "unknown architecture 'BertModel'");
+	refused("Model", more, ERR_UNSUPPORTED, "unknown architecture 'Model'");
+	snprintf(more, sizeof(more), sizes, ", \"is_causal\": false");
+	refused("Qwen2Model", more, ERR_UNSUPPORTED, "is_causal");
+}
+
 /* What such a class has for itself. */
 Test(config_parts, multipliers_and_bases_of_rotation_are_those_of_the_class_too)
 {

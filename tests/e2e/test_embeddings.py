@@ -1,0 +1,214 @@
+"""Embeddings over HTTP: the hidden state that the lm_head would read of a prompt's last token. What an lm_head makes of it must be the distribution that the
+engine samples from, so that weights, which tests can read, say what is right."""
+import array
+import base64
+import concurrent.futures
+import json
+import math
+import pathlib
+import struct
+
+import pytest
+
+from api import ApiError
+from device_models import ENVIRONMENT
+from engine import DEMO, FULL, SANITIZED, Engine, killed_amid, run
+from small_models import Folders, ids, tensor, write_model
+
+KEPT = json.loads((pathlib.Path(__file__).parents[1] / "unit" / "proc_worker" / "families.json").read_text())
+FLAGS = ["--dtype", "float32", "--block-size", 8, "--max-num-batched-tokens", 32]
+HEAD, TIED = "lm_head.weight", "model.embed_tokens.weight"
+
+
+def kept(name):
+    return {"config": json.loads(KEPT[name]["config"]), "tensors": KEPT[name]["tensors"]}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    return Folders(tmp_path_factory.mktemp, kept)
+
+
+def embeddings(api, prompts, **fields):
+    reply = api.call("POST", "/v1/embeddings", {"input": prompts, **fields})
+    assert reply["object"] == "list" and reply["id"].startswith("embd-")
+    assert [d["index"] for d in reply["data"]] == list(range(len(reply["data"]))) and {d["object"] for d in reply["data"]} == {"embedding"}
+    return [d["embedding"] for d in reply["data"]]
+
+
+def floats(bfloat16):
+    return array.array("f", struct.pack("<%dI" % (len(bfloat16) // 2), *(h << 16 for h in array.array("H", bfloat16))))
+
+
+def head_of(name):
+    """Rows of the lm_head, and by what logits are divided."""
+    model = kept(name)
+    which = HEAD if HEAD in model["tensors"] else TIED
+    rows, columns = model["tensors"][which][0]
+    values = floats(tensor(which, *model["tensors"][which]))
+    return [values[r * columns:(r + 1) * columns] for r in range(rows)], model["config"].get("logits_scaling", 1)
+
+
+def log_softmax(logits):
+    most = max(logits)
+    total = most + math.log(sum(math.exp(x - most) for x in logits))
+    return [x - total for x in logits]
+
+
+@pytest.mark.parametrize("name, tensor_parallel", [("llama/odd", 1), ("llama/act-gelu", 2), ("granite/none", 1), ("granite/none", 2)])
+def test_an_lm_head_makes_the_engines_logits_of_them(folders, name, tensor_parallel):
+    head, scaling = head_of(name)
+    prompts = [[t % 90 for t in ids(k, length)] for k, length in enumerate((1, 2, 31, 32, 33, 90))]
+    with Engine(*FLAGS, "-tp", tensor_parallel, model=folders(name)) as engine:
+        first = embeddings(engine.api, prompts, normalize=False)
+        for prompt, e in zip(prompts, first):
+            expected = log_softmax([sum(w * x for w, x in zip(row, e)) / scaling for row in head])
+            listed = engine.api.call("POST", "/v1/completions", {"prompt": prompt, "max_tokens": 1, "temperature": 0, "logprobs": 5, "return_tokens_as_token_ids": True})
+            best = listed["choices"][0]["logprobs"]["top_logprobs"][0]
+            assert len(best) >= 5
+            for token, logprob in best.items():
+                assert abs(expected[int(token.removeprefix("token_id:"))] - logprob) < 1e-3, (len(prompt), token)
+        assert embeddings(engine.api, prompts, normalize=False) == first  # their blocks are in the cache now
+        assert engine.api.metric("vllm:prefix_cache_hits_total") > 0
+        assert embeddings(engine.api, prompts[5], normalize=False) == first[5:]
+
+
+@pytest.fixture(scope="module")
+def demo():
+    with Engine("--max-model-len", 256, "--served-model-name", "demo") as engine:
+        yield engine
+
+
+def test_forms_of_a_vector(demo):
+    raw = embeddings(demo.api, ["A text.", "Another one"], normalize=False)
+    length = [math.sqrt(sum(x * x for x in e)) for e in raw]
+    assert min(length) > 2
+    unit = embeddings(demo.api, ["A text.", "Another one"])
+    for e, r, n in zip(unit, raw, length):
+        assert max(abs(x - y / n) for x, y in zip(e, r)) < 1e-6
+    coded = embeddings(demo.api, ["A text.", "Another one"], encoding_format="base64")
+    for e, text in zip(unit, coded):
+        assert array.array("f", base64.b64decode(text, validate=True)).tolist() == pytest.approx(e, abs=1e-8)
+    short = embeddings(demo.api, "A text.", dimensions=7)[0]
+    assert len(short) == 7 and abs(sum(x * x for x in short) - 1) < 1e-6
+    assert all(x * raw[0][i] > 0 for i, x in enumerate(short))
+    assert embeddings(demo.api, "A text.", dimensions=7, normalize=False)[0] == raw[0][:7]
+    for count in (1, 2, 3):  # padding of every kind
+        text = embeddings(demo.api, "A text.", dimensions=count, encoding_format="base64")[0]
+        assert len(base64.b64decode(text, validate=True)) == 4 * count
+
+
+def test_what_is_counted_and_how_long_a_text_may_be(demo):
+    text = "Once upon a time there was a house. " * 40
+    reply = demo.api.call("POST", "/v1/embeddings", {"input": [[5, 6, 7], [8]], "model": "demo", "user": "someone"})
+    assert reply["usage"] == {"prompt_tokens": 4, "total_tokens": 4} and reply["model"] == "demo"
+    with pytest.raises(ApiError) as e:
+        embeddings(demo.api, text)
+    assert e.value.status == 400 and "256" in e.value.message
+    cut = demo.api.call("POST", "/v1/embeddings", {"input": text, "truncate_prompt_tokens": 100})
+    assert cut["usage"]["prompt_tokens"] == 100
+    assert len(embeddings(demo.api, [[9, 10]] * 300)) == 300  # more than rows
+
+
+@pytest.mark.parametrize("body, said", [
+    ({}, "'input' is missing"),
+    ({"input": []}, "'input': [] is empty"),
+    ({"input": [[]]}, "prompt is empty"),
+    ({"input": 5}, "'input'"),
+    ({"input": [1, 99999999]}, "99999999 is not a token"),
+    ({"input": [[1], {"a": 1}]}, "'input'"),
+    ({"input": "x", "encoding_format": "hex"}, '"float" or "base64"'),
+    ({"input": "x", "encoding_format": 1}, "'encoding_format'"),
+    ({"input": "x", "dimensions": 0}, "'dimensions'"),
+    ({"input": "x", "dimensions": 257}, "from 1 to 256"),
+    ({"input": ["x"] * 1025}, "at most 1024"),
+    ({"input": "x", "cache_salt": ""}, "'cache_salt'"),
+    ({"input": "x", "normalize": "no"}, "'normalize'"),
+    ({"input": "x", "priority": 3}, "priority")])
+def test_bodies_that_are_wrong(demo, body, said):
+    with pytest.raises(ApiError) as e:
+        demo.api.call("POST", "/v1/embeddings", body)
+    assert e.value.status == 400 and said in e.value.message, e.value.message
+
+
+def test_beside_texts_that_are_generated(demo):
+    prompts = [ids(100 + k, 20 + 3 * k) for k in range(24)]
+    alone = [embeddings(demo.api, p)[0] for p in prompts]
+    with concurrent.futures.ThreadPoolExecutor(12) as pool:
+        texts = [pool.submit(demo.api.greedy_ids, p, 40) for p in prompts[:8]]
+        assert list(pool.map(lambda p: embeddings(demo.api, p)[0], prompts)) == alone
+        assert [t.result() for t in texts] == [demo.api.greedy_ids(p, 40) for p in prompts[:8]]
+
+
+@pytest.mark.parametrize("victim", ["tercet-worker", "tercet-detok", "tercet-scheduler"])
+def test_a_process_dies_amid_many(victim):
+    prompts = [ids(k, 60 + k % 90) for k in range(40 if SANITIZED else 300 if FULL else 200)]
+    with Engine("--no-enable-prefix-caching", "--max-num-batched-tokens", 64, "--max-model-len", 512) as engine:
+        expected = embeddings(engine.api, prompts)
+        assert len(expected) == len(prompts)
+        found = killed_amid(engine, victim, lambda: embeddings(engine.api, prompts), 1)
+        assert [k for k, (a, b) in enumerate(zip(found, expected)) if a != b] == []
+
+
+def test_a_backbone_gives_nothing_else(folders, tmp_path):
+    whole = kept("llama/odd")
+    tensors = {name.removeprefix("model."): [*t, name] for name, t in whole["tensors"].items() if name != HEAD}
+    folder = write_model(tmp_path, {"config": {**whole["config"], "architectures": ["LlamaModel"]}, "tensors": tensors})
+    prompts = [[t % 90 for t in ids(k, 12 * k)] for k in (1, 4)]
+    with Engine(*FLAGS, model=folders("llama/odd")) as engine:
+        expected = embeddings(engine.api, prompts)
+    with Engine(*FLAGS, model=folder) as engine:
+        assert embeddings(engine.api, prompts) == expected
+        with pytest.raises(ApiError) as e:
+            engine.api.completions(prompts[0], max_tokens=3)
+        assert e.value.status == 400 and "lm_head" in e.value.message
+    status, text = run("logits", "--model", folder, "--ids", "5,6")
+    assert status != 0 and "lm_head" in text
+    tied = tmp_path / "tied"
+    tied.mkdir()
+    write_model(tied, {"config": {**whole["config"], "architectures": ["LlamaModel"], "tie_word_embeddings": True}, "tensors": tensors})
+    status, text = run("logits", "--model", tied, "--ids", "5,6")  # its embeddings are its lm_head
+    assert status == 0 and json.loads(text)["vocab_size"] == whole["config"]["vocab_size"]
+
+
+@pytest.mark.parametrize("pooling, good", [({"pooling_mode_mean_tokens": True, "pooling_mode_lasttoken": False}, False),
+                                           ({"pooling_mode": "cls"}, False),
+                                           ({"pooling_mode_cls_token": False, "pooling_mode_lasttoken": True}, True)])
+def test_another_pooling_is_refused(tmp_path, pooling, good):
+    write_model(tmp_path, kept("llama/odd"))
+    (tmp_path / "1_Pooling").mkdir()
+    (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    with Engine(*FLAGS, model=tmp_path) as engine:
+        if good:
+            assert len(embeddings(engine.api, [[5, 6]])[0]) == 54
+            return
+        with pytest.raises(ApiError) as e:
+            embeddings(engine.api, [[5, 6]])
+        assert e.value.status == 400 and "1_Pooling/config.json asks for" in e.value.message
+        assert len(engine.api.greedy_ids([5, 6], 4)) == 4  # texts it has
+
+
+def test_devices_refuse_them():
+    with Engine("--device", "cuda", "--max-model-len", 64, model=DEMO, env=ENVIRONMENT) as engine:
+        with pytest.raises(ApiError) as e:
+            embeddings(engine.api, "x")
+        assert e.value.status == 400 and "on CPUs only" in e.value.message
+
+
+def test_rows_of_too_many_numbers_are_refused_with_what_would_be_right(tmp_path):
+    wide = {"architectures": ["LlamaForCausalLM"], "hidden_size": 4096, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1,
+            "num_key_value_heads": 1, "head_dim": 2, "rms_norm_eps": 1e-5, "vocab_size": 64, "max_position_embeddings": 64, "tie_word_embeddings": True}
+    shapes = {"input_layernorm.weight": [4096], "post_attention_layernorm.weight": [4096], "self_attn.q_proj.weight": [2, 4096], "self_attn.k_proj.weight": [2, 4096],
+              "self_attn.v_proj.weight": [2, 4096], "self_attn.o_proj.weight": [4096, 2], "mlp.gate_proj.weight": [8, 4096], "mlp.up_proj.weight": [8, 4096],
+              "mlp.down_proj.weight": [4096, 8]}
+    tensors = {"model.layers.0." + name: [shape, 0.05, 1.0 if len(shape) == 1 else 0.0] for name, shape in shapes.items()}
+    tensors.update({TIED: [[64, 4096], 0.05, 0.0], "model.norm.weight": [[4096], 0.05, 1.0]})
+    write_model(tmp_path, {"config": wide, "tensors": tensors})
+    for rows, good in ((512, True), (513, False)):
+        with Engine(*FLAGS, "--max-num-seqs", rows, model=tmp_path) as engine:
+            if good:
+                assert len(embeddings(engine.api, [[5, 6]])[0]) == 4096
+                continue
+            with pytest.raises(ApiError) as e:
+                embeddings(engine.api, [[5, 6]])
+            assert e.value.status == 400 and "--max-num-seqs is 513" in e.value.message and "at most 512" in e.value.message
