@@ -500,6 +500,7 @@ static void write_rest(struct gguf_config *c)
 	for (u32 i = 0; i < count; i++)
 		json_write_uint(&c->w, ends[i]);
 	json_array_end(&c->w);
+	gguf_config_write_pooling(c);
 	gguf_config_write_bool(c, "tie_word_embeddings", !gguf_config_has_tensor(c, "output.weight"));
 	json_key(&c->w, "torch_dtype");
 	json_write_cstr(&c->w, stored_type(c));

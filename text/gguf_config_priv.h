@@ -147,5 +147,7 @@ void gguf_config_write_selective(struct gguf_config *c);
 void gguf_config_write_experts(struct gguf_config *c);
 /* Heads and sizes of latent attention. */
 void gguf_config_write_latent(struct gguf_config *c);
+/* "_pooling_mode", where embeddings are not of the last token, which is what models here give anyway. */
+void gguf_config_write_pooling(struct gguf_config *c);
 
 #endif

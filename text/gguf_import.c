@@ -22,7 +22,7 @@
 #include "text/text.h"
 
 /* Goes up with every change of what is written, so that folders are made anew. */
-enum { WRITTEN_VERSION = 3 };
+enum { WRITTEN_VERSION = 4 };
 
 enum { ROOTS_MAX = 2, LISTED_MAX = 8 };
 

@@ -360,11 +360,11 @@ enum err model_config_read(struct model_config *c, const char *dir, struct err_m
 		e = json_parse_python_file(&doc, path, em);
 	if (!e)
 		e = read_config(c, json_root(doc), em);
+	if (!e)
+		e = config_read_pooling(c, json_root(doc), dir, em);
 	json_free(&doc);
 	if (!e && c->quant.count == 0)
 		e = read_quant_file(&c->quant, dir, em);
-	if (!e)
-		e = config_read_pooling(c, dir, em);
 	if (!e)
 		e = path_in(path, sizeof(path), dir, "generation_config.json", em);
 	if (e || access(path, F_OK) < 0)

@@ -23,13 +23,17 @@ static const char *other_way(json_val v)
 	return NULL;
 }
 
-enum err config_read_pooling(struct model_config *c, const char *dir, struct err_msg *em)
+enum err config_read_pooling(struct model_config *c, json_val whole, const char *dir, struct err_msg *em)
 {
 	char path[4096];
 	struct json_doc *doc = NULL;
 
 	if ((size_t)snprintf(path, sizeof(path), "%s/" POOLING_FILE, dir) >= sizeof(path))
 		return err_set(em, ERR_TOO_LONG, "the path of " POOLING_FILE " is longer than %zu bytes", sizeof(path) - 1);
+	const char *of_gguf = json_cstr(json_get(whole, "_pooling_mode"), "");
+	if (*of_gguf)
+		snprintf(c->no_embeddings, sizeof(c->no_embeddings), "the file's pooling_type is '%.40s', and only those of the last token are made here",
+			 of_gguf);
 	if (access(path, F_OK) < 0)
 		return ERR_OK;
 	enum err e = json_parse_file(&doc, path, em);

@@ -53,8 +53,8 @@ json_val config_whose(json_val whole, json_val text, const char *name);
  * two (arch_ties_either). Fills c->tied_embeddings and tied_headless. ERR_FORMAT. */
 MUST_CHECK enum err config_read_tied(struct model_config *c, json_val whole, json_val text, struct err_msg *em);
 /* Whether the model gives embeddings of the last token: what `dir`'s 1_Pooling/config.json (sentence-transformers) says, where there is
- * one, fills c->no_embeddings. ERR_FORMAT: it cannot be read; ERR_TOO_LONG: the path. */
-MUST_CHECK enum err config_read_pooling(struct model_config *c, const char *dir, struct err_msg *em);
+ * one, or config.json of a model in GGUF ("_pooling_mode"), fills c->no_embeddings. ERR_FORMAT: it cannot be read; ERR_TOO_LONG: the path. */
+MUST_CHECK enum err config_read_pooling(struct model_config *c, json_val whole, const char *dir, struct err_msg *em);
 
 /* Every field is one that this architecture has, or says nothing about what is computed, or switches off what
  * is not there (null, false, an empty list, or the neutral number of a known field).

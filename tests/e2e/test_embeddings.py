@@ -188,6 +188,15 @@ def test_another_pooling_is_refused(tmp_path, pooling, good):
         assert len(engine.api.greedy_ids([5, 6], 4)) == 4  # texts it has
 
 
+def test_a_pooling_of_a_file_in_gguf_is_refused(tmp_path):
+    whole = kept("llama/odd")
+    write_model(tmp_path, {**whole, "config": {**whole["config"], "_pooling_mode": "mean"}})
+    with Engine(*FLAGS, model=tmp_path) as engine:
+        with pytest.raises(ApiError) as e:
+            embeddings(engine.api, [[5, 6]])
+        assert e.value.status == 400 and "pooling_type is 'mean'" in e.value.message
+
+
 def test_devices_refuse_them():
     with Engine("--device", "cuda", "--max-model-len", 64, model=DEMO, env=ENVIRONMENT) as engine:
         with pytest.raises(ApiError) as e:

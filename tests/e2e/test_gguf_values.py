@@ -177,6 +177,11 @@ def test_states_beside_attention(change, tensors, expected, tmp_path, cache):
     assert {k: config.get(k) for k in expected} == expected
 
 
+@pytest.mark.parametrize("value,mode", [(0, None), (1, "mean"), (2, "cls"), (3, None), (4, "rank")])
+def test_other_poolings_than_the_last_tokens_are_written_down(value, mode, tmp_path, cache):
+    assert config_of(bare(tmp_path / "m.gguf", {"llama.pooling_type": value}), cache).get("_pooling_mode") == mode
+
+
 @pytest.mark.parametrize("value,said", [(None, "is missing; it must be true or false"), (1, "must be true or false")])
 def test_whether_blocks_stand_side_by_side_is_no_guess(value, said, tmp_path, cache):
     change = {"gptneox.attention.layer_norm_epsilon": 1e-5, "gptneox.use_parallel_residual": value}
@@ -194,6 +199,7 @@ def test_whether_blocks_stand_side_by_side_is_no_guess(value, said, tmp_path, ca
     ({"llama.feed_forward_length": []}, "llama.feed_forward_length has 0 values; it must have one for each of the 2 layers"),
     ({"llama.feed_forward_length": [8, 4]}, "llama.feed_forward_length must be an integer from 0 to 1073741824, the same for all layers"),
     ({"llama.attention.causal": False}, "llama.attention.causal is false; only models whose tokens attend to those before them are supported"),
+    ({"llama.pooling_type": 5}, "llama.pooling_type is 5, which is not known; it must be 0 to 4"),
     ({"llama.rope.scaling.type": 5}, "llama.rope.scaling.type must be a text"),
     ({"llama.rope.scaling.type": "other"}, "llama.rope.scaling.type is 'other', which is not supported; supported: none, linear, yarn, longrope"),
     ({"tokenizer.ggml.model": "t5"}, "tokenizer.ggml.model is 't5', which is not supported; supported: gpt2, llama, gemma4"),
