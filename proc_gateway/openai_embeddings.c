@@ -1,7 +1,6 @@
 /* Owns /v1/embeddings: its bodies, and its replies, whose vectors are cut and scaled here. Runs in the gateway, and reading in tests
  * and in the fuzzer of request bodies. The engine makes an embedding of the prompt's last token (TERCET_EMBEDDING). */
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "proc_gateway/openai_request.h"
@@ -59,64 +58,90 @@ static void put_base64(struct buf *out, const u8 *data, size_t bytes)
 	}
 }
 
-static void put_number(struct buf *out, float x, bool base64, bool first)
+static void put_little(struct buf *out, float x)
 {
 	u32 bits;
-	char text[32];
 
-	if (base64) {
-		memcpy(&bits, &x, sizeof(bits));
-		const u8 little[] = {(u8)bits, (u8)(bits >> 8), (u8)(bits >> 16), (u8)(bits >> 24)};
-		buf_append(out, little, sizeof(little));
-		return;
-	}
-	if (!first)
-		buf_append_char(out, ',');
-	buf_append(out, text, (size_t)snprintf(text, sizeof(text), "%.9g", (double)x));
+	memcpy(&bits, &x, sizeof(bits));
+	const u8 little[] = {(u8)bits, (u8)(bits >> 8), (u8)(bits >> 16), (u8)(bits >> 24)};
+	buf_append(out, little, sizeof(little));
 }
 
-/* The first `count` numbers; of length 1 together where the request does not want them as they are. */
-static void put_vector(const struct group *g, const float *x, size_t count, struct buf *numbers, struct buf *out)
+/* Of length 1 where the request does not want it as it is. */
+static void put_vector(const struct openai_fields *f, const float *x, size_t count, struct json_writer *w)
 {
-	const bool base64 = is_base64(&g->request.fields);
+	const bool base64 = is_base64(f);
+	struct buf bytes = {0}, text = {0};
 	double squares = 0;
 
 	for (size_t i = 0; i < count; i++)
 		squares += (double)x[i] * (double)x[i];
-	double scale = g->request.fields.normalize && squares > 0 ? 1 / sqrt(squares) : 1;
-	buf_clear(numbers);
-	for (size_t i = 0; i < count; i++)
-		put_number(numbers, (float)((double)x[i] * scale), base64, i == 0);
-	buf_append_char(out, base64 ? '"' : '[');
-	if (base64)
-		put_base64(out, (const u8 *)numbers->data, numbers->bytes);
-	else
-		buf_append(out, numbers->data, numbers->bytes);
-	buf_append_char(out, base64 ? '"' : ']');
-	out->failed |= numbers->failed;
+	double scale = f->normalize && squares > 0 ? 1 / sqrt(squares) : 1;
+	if (!base64)
+		json_array_begin(w);
+	for (size_t i = 0; i < count; i++) {
+		float value = (float)((double)x[i] * scale);
+		if (base64)
+			put_little(&bytes, value);
+		else
+			json_write_float(w, value);
+	}
+	if (base64) {
+		put_base64(&text, (const u8 *)bytes.data, bytes.bytes);
+		json_write_string(w, text.data ? text.data : "", text.bytes);
+	} else {
+		json_array_end(w);
+	}
+	w->out->failed |= bytes.failed | text.failed;
+	buf_fini(&bytes);
+	buf_fini(&text);
+}
+
+/* The engine gives the vector with its position behind the prompt. */
+static void put_choice(const struct choice *c, struct json_writer *w)
+{
+	const struct openai_fields *f = &c->group->request.fields;
+	const struct buf *values = &c->prompt_logprobs.values;
+	size_t count = values->bytes / sizeof(float);
+
+	json_object_begin(w);
+	json_key(w, "object");
+	json_write_cstr(w, "embedding");
+	json_key(w, "index");
+	json_write_uint(w, c->index);
+	json_key(w, "embedding");
+	put_vector(f, (const float *)(const void *)values->data, f->has_dimensions && (size_t)f->dimensions < count ? (size_t)f->dimensions : count, w);
+	json_object_end(w);
 }
 
 void openai_embeddings_write(const struct group *g, struct buf *out)
 {
-	const struct openai_fields *f = &g->request.fields;
-	struct buf numbers = {0};
+	struct json_writer w;
 	u64 tokens = 0;
 
-	buf_append_str(out, "{\"id\":");
-	json_escape(out, g->id, strlen(g->id));
-	buf_printf(out, ",\"object\":\"list\",\"created\":%lld,\"model\":", (long long)g->created_s);
-	json_escape(out, g->request.model, strlen(g->request.model));
-	buf_append_str(out, ",\"data\":[");
+	json_begin(&w, out);
+	json_object_begin(&w);
+	json_key(&w, "id");
+	json_write_cstr(&w, g->id);
+	json_key(&w, "object");
+	json_write_cstr(&w, "list");
+	json_key(&w, "created");
+	json_write_int(&w, g->created_s);
+	json_key(&w, "model");
+	json_write_cstr(&w, g->request.model);
+	json_key(&w, "data");
+	json_array_begin(&w);
 	for (u32 i = 0; i < g->choice_count; i++) {
-		const struct choice *c = &g->choices[i];
-		const struct buf *values = &c->prompt_logprobs.values; /* which the engine gives with its position behind the prompt */
-		size_t count = values->bytes / sizeof(float);
-		count = f->has_dimensions && (size_t)f->dimensions < count ? (size_t)f->dimensions : count;
-		buf_printf(out, "%s{\"object\":\"embedding\",\"index\":%u,\"embedding\":", i ? "," : "", i);
-		put_vector(g, (const float *)(const void *)values->data, count, &numbers, out);
-		buf_append_char(out, '}');
-		tokens += c->prompt_count;
+		put_choice(&g->choices[i], &w);
+		tokens += g->choices[i].prompt_count;
 	}
-	buf_printf(out, "],\"usage\":{\"prompt_tokens\":%llu,\"total_tokens\":%llu}}", (unsigned long long)tokens, (unsigned long long)tokens);
-	buf_fini(&numbers);
+	json_array_end(&w);
+	json_key(&w, "usage");
+	json_object_begin(&w);
+	json_key(&w, "prompt_tokens");
+	json_write_uint(&w, tokens);
+	json_key(&w, "total_tokens");
+	json_write_uint(&w, tokens);
+	json_object_end(&w);
+	json_object_end(&w);
 }
