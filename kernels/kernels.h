@@ -234,7 +234,9 @@ struct kern_qk_norm_args {
  * `context[r]` tokens, the last of which are those queries. Query i of n sees keys 0 .. context - n + i (causal), within `window` (0: none:
  * key > query - window). A head's sink is a score that no key has: it enters the sum that weights are divided by, and nothing else (Xiao et
  * al. 2024; gpt-oss learns it). It is neither scaled nor capped. With `chunked`, on CPUs, a window is no distance, but contexts are cut into chunks
- * of so many tokens, and a query sees those of its own (Llama 4). */
+ * of so many tokens, and a query sees those of its own (Llama 4). With `slopes`, on CPUs, a score behind scale and cap is less by its head's slope for
+ * every key from its own to the query's (ALiBi: Press et al. 2022). With `slopes_rounded` what it is less by is how far the query's own position lies
+ * above the key's, each as bfloat16 times the slope, as bfloat16, and then scaled (Falcon). */
 struct kern_attention_args {
 	KERN_ACTIVATIONS(, out);    /* [T][heads][head_dim] */
 	KERN_ACTIVATIONS(const, q); /* [T][heads][head_dim] */
@@ -249,6 +251,8 @@ struct kern_attention_args {
 	u32 window;
 	bool chunked;
 	const float *sinks; /* [heads], or NULL: none */
+	const float *slopes; /* [heads], numbers, or NULL: none */
+	bool slopes_rounded;
 	enum kern_dtype dtype;
 	/* Devices: the step cut into pieces of work, once for all its layers (kern_device_ops.plan); NULL elsewhere. */
 	const struct kern_attention_plan *plan;

@@ -6,6 +6,7 @@
  * row's result depends neither on its neighbours nor on how a long context is shared out. */
 #include <math.h>
 
+#include "kernels/cpu/attention_alibi_priv.h"
 #include "kernels/cpu/attention_plan_priv.h"
 #include "kernels/cpu/variants_priv.h"
 #include "kernels/cpu/vec_portable_priv.h"
@@ -177,6 +178,8 @@ static float row_mask(const struct tile *t, u32 r)
 	vec best = vec_set1(-INFINITY);
 	for (u32 i = from; i < to && t->a->soft_cap > 0; i++)
 		s[i] = t->a->soft_cap * tanhf(s[i] / t->a->soft_cap);
+	if (t->a->slopes)
+		alibi_add(t->a, of->at[r], of->last[r], t->begin, lanes, 1, s);
 	for (u32 i = 0; i < from; i++)
 		s[i] = -INFINITY;
 	for (u32 i = to; i < lanes; i++)

@@ -3,6 +3,7 @@
 #ifndef TERCET_KERNELS_CPU_ATTENTION_SCORES_BF16_PRIV_H
 #define TERCET_KERNELS_CPU_ATTENTION_SCORES_BF16_PRIV_H
 
+#include "kernels/cpu/attention_alibi_priv.h"
 #include "kernels/cpu/attention_scores_priv.h"
 
 #if defined(VEC_LANES) && ATTENTION_DOTS_BF16
@@ -68,6 +69,19 @@ static void scores_cap(struct tile *t, u32 vecs)
 	}
 }
 
+/* Lets scores that are masked fall with the distance of keys, which finds the largest anew, too. */
+static void scores_fall(struct tile *t, u32 vecs)
+{
+	const float units = 1 / score_unit(t->a);
+	for (u32 r = 0; r < t->of->count; r++) {
+		vec highest = vec_set1(-INFINITY);
+		alibi_add(t->a, t->of->at[r], t->of->last[r], t->begin, vecs * VEC_LANES, units, scores_at(t, r, 0));
+		for (u32 v = 0; v < vecs; v++)
+			highest = vec_max(highest, vec_load(scores_at(t, r, v)));
+		vec_store(t->part->highest[r], highest);
+	}
+}
+
 /* Scores of vectors [v, vecs) of the part, two at a time or four; fewer where these do: of a short prompt, rounding up is much. */
 static ALWAYS_INLINE void scores_rows(struct tile *t, u32 rows, u32 v, u32 vecs, u32 side)
 {
@@ -94,6 +108,8 @@ static void part_scores_bf16(struct tile *t, u32 v, u32 vecs)
 	FOR_ROWS(SCORES_ROWS)
 	if (t->a->soft_cap > 0 && vecs * VEC_LANES >= t->count)
 		scores_cap(t, vecs);
+	if (t->a->slopes && vecs * VEC_LANES >= t->count)
+		scores_fall(t, vecs);
 }
 #endif
 

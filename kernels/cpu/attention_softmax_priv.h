@@ -5,6 +5,7 @@
 #ifndef TERCET_KERNELS_CPU_ATTENTION_SOFTMAX_PRIV_H
 #define TERCET_KERNELS_CPU_ATTENTION_SOFTMAX_PRIV_H
 
+#include "kernels/cpu/attention_alibi_priv.h"
 #include "kernels/cpu/attention_softmax_bf16_priv.h"
 #include "kernels/cpu/attention_tile_priv.h"
 
@@ -48,6 +49,8 @@ static vec row_mask(const struct tile *t, u32 r, u32 begin)
 	vec best[4];
 	for (u32 v = 0; v < vecs && t->a->soft_cap > 0; v++)
 		vec_store(s + v * VEC_LANES, vec_soft_cap(vec_load(s + v * VEC_LANES), t->a->soft_cap));
+	if (t->a->slopes)
+		alibi_add(t->a, t->of->at[r], t->of->last[r], begin, vecs * VEC_LANES, 1, s);
 	for (u32 i = 0; i < from; i++)
 		s[i] = -INFINITY;
 	for (u32 v = to / VEC_LANES; v < vecs; v++) {

@@ -134,6 +134,8 @@ static void scores_end_tiles(struct tile *t)
 		scores_cap(t, groups);
 	for (u32 r = 0; r < t->of->count && !(t->a->soft_cap > 0); r++)
 		scores_highest(t, r, groups);
+	if (t->a->slopes)
+		scores_fall(t, groups);
 }
 
 /* ---------------------------------------------------------------- values */

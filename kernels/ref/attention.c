@@ -26,10 +26,26 @@ static double score(const struct kern_attention_args *a, const float *q, const f
 	return a->soft_cap > 0 ? a->soft_cap * tanh(sum / a->soft_cap) : sum;
 }
 
-static void add_key(const struct kern_attention_args *a, struct query *q, const float *key, const float *value)
+static float as_bf16(float x)
+{
+	return kern_bf16_to_float(kern_float_to_bf16(x));
+}
+
+/* What position `key` adds to scores, but for what it adds to all. */
+static double bias(const struct kern_attention_args *a, u32 head, u32 key)
+{
+	if (!a->slopes_rounded)
+		return (double)a->slopes[head] * key;
+	return (double)as_bf16(a->slopes[head] * as_bf16((float)key)) * (double)a->scale;
+}
+
+/* `k`: its place. */
+static void add_key(const struct kern_attention_args *a, struct query *q, u32 k, const float *key, const float *value)
 {
 	u32 dim = a->kv.head_dim;
 	double s = score(a, a->q + q->at, key);
+	if (a->slopes)
+		s += bias(a, q->head, k) - bias(a, q->head, q->last);
 	if (s > q->best) {
 		double shrink = exp(q->best - s);
 		q->total *= shrink;
@@ -69,7 +85,7 @@ static void attend(const struct kern_attention_args *a, u32 r, u32 kv_head, stru
 			     kern_kv_scale(&a->kv, a->kv.v, block, kv_head, offset));
 		for (u32 i = 0; i < count; i++)
 			if (k >= queries[i].first && k <= queries[i].last)
-				add_key(a, &queries[i], key, value);
+				add_key(a, &queries[i], k, key, value);
 	}
 	for (u32 i = 0; i < count; i++)
 		write_out(a, &queries[i]);

@@ -17,6 +17,7 @@ struct attention_case {
 	u32 window;
 	float soft_cap;
 	bool sinks, chunked;
+	bool slopes, slopes_rounded;
 };
 
 /* Whether the variant computes with products of bfloat16, hence queries and weights are rounded to it. Tiles (AMX) multiply 32 dimensions. */
@@ -45,6 +46,15 @@ static float *attention_sinks(struct check *c, const struct attention_case *m)
 	for (u32 h = 0; h < m->heads; h++)
 		sinks[h] = sinks[h] * 4 + (h % 4 == 1 ? 60 : h % 4 == 3 ? -200 : 0);
 	return sinks;
+}
+
+/* From those that let no far key count down to nearly none, of numbers of bfloat16, as all are where they are rounded; one is none. */
+static float *attention_slopes(struct check *c, const struct attention_case *m)
+{
+	float *slopes = check_alloc(c, m->heads * sizeof(float));
+	for (u32 h = 0; h < m->heads; h++)
+		slopes[h] = h == 3 ? 0 : (h % 3 == 1 ? 1.4140625f : 1) / (float)(1u << (2 * h % 9));
+	return slopes;
 }
 
 /* A cache in which only the keys of the rows are numbers, in blocks in random order. */
@@ -96,6 +106,8 @@ static void attention_inputs(struct check *c, const struct attention_case *m, st
 	a->window = m->window;
 	a->chunked = m->chunked;
 	a->sinks = m->sinks ? attention_sinks(c, m) : NULL;
+	a->slopes = m->slopes ? attention_slopes(c, m) : NULL;
+	a->slopes_rounded = m->slopes_rounded;
 }
 
 /* The same queries as rows of one query each, a step for every one: decode instead of prefill. */
@@ -197,10 +209,10 @@ static void attention_case(struct check *c, u32 target, const struct attention_c
 		problem = attention_in_place(c, target, &a, &limits);
 	check_case_end(c, problem,
 		       "attention=%s %s heads=%u/%u head_dim=%u block=%u rows=%u context=%u queries=%u "
-		       "outliers=%d window=%u cap=%g sinks=%d chunked=%d",
+		       "outliers=%d window=%u cap=%g sinks=%d chunked=%d slopes=%d",
 		       c->targets[target].ops.attention_variant, check_kv_name(m->type), m->heads,
 		       m->kv_heads, m->head_dim, m->block_size, m->row_count, m->rows[0][0], m->rows[0][1],
-		       m->outliers, m->window, (double)m->soft_cap, m->sinks, m->chunked);
+		       m->outliers, m->window, (double)m->soft_cap, m->sinks, m->chunked, m->slopes + m->slopes_rounded);
 }
 
 /* Scores of any size: each key's is the query's first number times one common to all keys, plus a small whole number (of octaves, where
@@ -345,6 +357,27 @@ static void attention_of_chunks(struct check *c, u32 target)
 	}
 }
 
+/* Scores that fall with the distance of keys: over parts and segments, in turns, of many rows, beside whatever else scores have. */
+static void attention_of_slopes(struct check *c, u32 target)
+{
+	static const u32 rows[][2] = {{40, 1}, {0, 0}, {70, 21}, {19, 19}, {1, 1}, {290, 7}, {2600, 3}};
+	static const u32 long_decode[][2] = {{2600, 1}, {0, 0}, {1030, 1}, {700, 1}, {16, 1}, {5, 1}}, single[][2] = {{4090, 1}}, many[][2] = {{1090, 150}, {70, 70}};
+	static const u32 heads[][3] = {{1, 1, 20}, {8, 8, 64}, {12, 3, 32}, {7, 1, 128}};
+	for (u32 i = 0; i < 2 * COUNT_OF(heads) * CHECK_KV_TYPES; i++) {
+		const u32 *h = heads[i / 2 % COUNT_OF(heads)];
+		struct attention_case m = {h[0], h[1], h[2], i % 4 < 2 ? 16 : 5, rows, COUNT_OF(rows), check_kv_types[i / 2 / COUNT_OF(heads)], false, 0, 0};
+		m.slopes = true;
+		m.slopes_rounded = i % 2;
+		attention_case(c, target, &m);
+		m.window = i % 3 == 1 ? 300 : 0;
+		m.soft_cap = i % 3 == 2 ? 20 : 0;
+		m.sinks = i % 3 == 0;
+		m.rows = i % 5 == 1 ? single : i % 5 == 2 ? many : long_decode;
+		m.row_count = i % 5 == 1 ? COUNT_OF(single) : i % 5 == 2 ? COUNT_OF(many) : COUNT_OF(long_decode);
+		attention_case(c, target, &m);
+	}
+}
+
 static void attention_cases(struct check *c, u32 target)
 {
 	static const u32 decode[][2] = {{1, 1},	 {2, 1},   {15, 1},  {16, 1}, {17, 1},
@@ -401,6 +434,7 @@ static void attention_cases(struct check *c, u32 target)
 	}
 	attention_in_turns(c, target);
 	attention_of_chunks(c, target);
+	attention_of_slopes(c, target);
 	attention_of_many_heads(c, target);
 	for (u32 i = 0; i < 8; i++)
 		attention_large(c, target, i % 2 ? KERN_F32 : KERN_BF16, i & 2 ? -0x1.3p21f : 0x1.1p20f, i & 4 ? 2 : 8);

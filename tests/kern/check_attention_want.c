@@ -72,6 +72,25 @@ static double score_of(const struct kern_attention_args *a, const double *q, con
 	return a->soft_cap > 0 ? a->soft_cap * tanh(score / a->soft_cap) : score;
 }
 
+/* What a key's place adds to a head's scores. */
+static double bias_of(const struct kern_attention_args *a, u32 head, u32 key, u32 last)
+{
+	double places[2];
+	if (!a->slopes_rounded)
+		return a->slopes[head] * ((double)key - last);
+	for (u32 i = 0; i < 2; i++) {
+		float x = (float)(i == 0 ? key : last);
+		u16 half;
+		for (u32 twice = 0; twice < 2; twice++) {
+			x *= twice == 0 ? 1 : a->slopes[head];
+			kern_convert(&half, KERN_BF16, &x, KERN_F32, 1);
+			kern_convert(&x, KERN_F32, &half, KERN_BF16, 1);
+		}
+		places[i] = x;
+	}
+	return (places[0] - places[1]) * (double)a->scale;
+}
+
 /* Weights times scales of a part of 256 keys, all rounded to multiples of one unit, and what its values are stored as. */
 struct part_found {
 	double widest, sum, stored[1024];
@@ -111,7 +130,7 @@ void check_attention_want(const struct kern_attention_args *a, const struct chec
 	}
 	part.widest = part.sum = 0;
 	for (u32 key = first; key <= last; key++) {
-		scores[key] = score_of(a, q, c->k + (size_t)key * dim);
+		scores[key] = score_of(a, q, c->k + (size_t)key * dim) + (a->slopes ? bias_of(a, head, key, last) : 0);
 		best = fmax(best, scores[key]);
 		widest = fmax(widest, c->size[key]);
 	}
