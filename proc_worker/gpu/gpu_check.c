@@ -76,6 +76,10 @@ static enum err check_family(const struct gpu_config *c, struct err_msg *em)
 			       a->name);
 	if (a->sub_norms)
 		return err_set(em, ERR_UNSUPPORTED, "devices do not compute a %s, whose last products read norms (attn_sub_norm, ffn_sub_norm): use --device cpu", a->name);
+	if (c->model->alibi.kind)
+		return err_set(em, ERR_UNSUPPORTED, "devices do not compute this %s, whose scores fall with the distance of keys (ALiBi): use --device cpu", a->name);
+	if (a->sinusoids)
+		return err_set(em, ERR_UNSUPPORTED, "devices do not compute a %s, no file of which has its positions: use --device cpu", a->name);
 	if (a->chunked)
 		return err_set(em, ERR_UNSUPPORTED,
 			       "devices do not compute a %s, whose layers attend to chunks (attention_chunk_size) and whose experts' weights multiply what they read: use "

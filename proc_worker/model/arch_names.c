@@ -117,5 +117,5 @@ void arch_names(char *out, size_t bytes, const char *like)
 		if (ends_in(name, causal))
 			used = append_name(out, bytes, used, name, "", false);
 	if (used < bytes)
-		snprintf(out + used, bytes - used, "; every %s as well that docs/ADDING_A_MODEL.md names", whole ? causal : parts);
+		snprintf(out + used, bytes - used, "; %s: docs/ADDING_A_MODEL.md", whole ? causal : parts);
 }

@@ -10,6 +10,7 @@
 #include "proc_worker/model/arch_tensors_newer_priv.h"
 #include "proc_worker/model/arch_tensors_priv.h"
 #include "proc_worker/model/arch_tensors_recurrent_priv.h"
+#include "proc_worker/model/arch_tensors_unrotated_priv.h"
 
 /* clang-format off */
 enum {
@@ -169,6 +170,7 @@ static const struct arch ARCHS[] = {
 	 .fields = {{"attn_rotary_emb", "rotary_dim"}, {"layers_block_type", "layer_types"}},
 	 .own = {"attn_layer_indices", "rotary_dim"},
 	 .recurrent = RECURRENT_SCAN, .recurrent_layer = "mamba", .kv_heads = 8, .rope_theta = 10000, .norm_eps = 1e-5f, .rotary_share = 0.5f},
+	BIOGPT_ARCH,
 	{"BitNetForCausalLM", BITNET, COUNT_OF(BITNET), ARCH_ATTENTION_BIAS,
 	 .sub_norms = true, .activation = KERN_RELU_SQUARED, .kv_heads = 5, .rope_theta = 500000, .norm_eps = 1e-5f},
 	{"FalconH1ForCausalLM", FALCON_H1, COUNT_OF(FALCON_H1), 0,
@@ -316,9 +318,13 @@ static const struct arch ARCHS[] = {
 		 "num_nextn_predict_layers", "topk_method", "rope_interleave", "mlp_layer_types"},
 	 .latent = true, .interleaved = true, .rope_theta = 10000, .norm_eps = 1e-5f,
 	 .router_sigmoid = true, .router_sum_plus = 1e-20f, .dense_layers = 1, .routed_scale = 1.8f, .shared_experts = 1},
-	{"BaiChuanForCausalLM", BAICHUAN, COUNT_OF(BAICHUAN), 0, .rotary_alone = true, .rope_theta = 10000, .norm_eps = 1e-6f},
+	BLOOM_ARCH,
+	MPT_ARCH("MptForCausalLM"),
+	MPT_ARCH("MPTForCausalLM"),
+	XGLM_ARCH,
+	{"BaiChuanForCausalLM", BAICHUAN, COUNT_OF(BAICHUAN), 0, .own = {"model_max_length"}, .alibi = true, .rope_theta = 10000, .norm_eps = 1e-6f},
 	{"BaichuanForCausalLM", BAICHUAN, COUNT_OF(BAICHUAN), 0,
-	 .own = {"tie_word_embeddings", "rope_interleave"}, .rotary_alone = true, .unit_head = true, .rope_theta = 10000, .norm_eps = 1e-6f},
+	 .own = {"tie_word_embeddings", "rope_interleave", "model_max_length"}, .alibi = true, .unit_head = true, .rope_theta = 10000, .norm_eps = 1e-6f},
 	{"OrionForCausalLM", ORION, COUNT_OF(ORION), ARCH_ATTENTION_BIAS, .layer_norm = "rms_norm_eps", .rope_theta = 10000, .norm_eps = 1e-5f},
 	{"DeciLMForCausalLM", DECILM, COUNT_OF(DECILM), ARCH_ATTENTION_BIAS | ARCH_MLP_BIAS,
 	 .own = {"block_configs", "num_key_value_heads_per_layer", "rope_interleave"}, .by_layer = true, .rope_theta = 10000, .norm_eps = 1e-6f},
@@ -380,6 +386,7 @@ static const struct arch ARCHS[] = {
 	 .fields = {{"rotary_pct", "partial_rotary_factor"}, {"rotary_emb_base", "rope_theta"}},
 	 .layer_norm = "layer_norm_eps", .parallel = true, .ungated = true, .activation = KERN_GELU, .norm_eps = 1e-5f,
 	 .rope_theta = 10000, .attention_bias = true, .rotary_share = 0.25f},
+	GPT_NEO_ARCH,
 	{"GPT2LMHeadModel", GPT2_TENSORS, COUNT_OF(GPT2_TENSORS), ARCH_TIED,
 	 .fields = GPT2_FIELDS, .layer_norm = "layer_norm_epsilon", .ungated = true, .positions = true, .activation = KERN_GELU_TANH,
 	 .inner = 4, .norm_eps = 1e-5f},
@@ -390,7 +397,7 @@ static const struct arch ARCHS[] = {
 	 .fields = {{"n_embed", "hidden_size"}, {"num_kv_heads", "num_key_value_heads"}, {"ffn_hidden_size", "intermediate_size"}, {"activation", "hidden_act"},
 		    {"bias", "use_bias"}, {"parallel_attn", "use_parallel_residual"}},
 	 .own = {"alibi", "multi_query", "new_decoder_architecture", "num_ln_in_parallel_attn", "ff_factor", "apply_residual_connection_post_layernorm"},
-	 .layer_norm = "layer_norm_epsilon", .parallel = true, .ungated = true, .activation = KERN_GELU, .context = 2048, .inner = 4,
+	 .layer_norm = "layer_norm_epsilon", .parallel = true, .ungated = true, .alibi = true, .activation = KERN_GELU, .context = 2048, .inner = 4,
 	 .norm_eps = 1e-5f, .rope_theta = 10000},
 	{"GPTBigCodeForCausalLM", GPT_BIGCODE, COUNT_OF(GPT_BIGCODE), ARCH_TIED,
 	 .fields = GPT2_FIELDS, .own = {"multi_query"}, .layer_norm = "layer_norm_epsilon", .ungated = true, .positions = true,

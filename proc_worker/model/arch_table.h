@@ -13,6 +13,8 @@
 enum weight_slot {
 	SLOT_EMBED,
 	SLOT_POSITIONS, /* an embedding of every position, added to the token's */
+	SLOT_EMBED_NORM, /* over embeddings */
+	SLOT_EMBED_NORM_BIAS,
 	SLOT_FINAL_NORM,
 	SLOT_FINAL_NORM_BIAS,
 	SLOT_LM_HEAD,
@@ -223,6 +225,7 @@ enum arch_when {
 	WHEN_WIDE,     /* and of twice that ("use_double_wide_mlp") */
 	WHEN_INPUTS,   /* "hidden_size_per_layer_input" is not 0 */
 	WHEN_OUTPUT_GATE, /* layers of attention, where "use_attention_gate" is true */
+	WHEN_POSITIONS, /* model_config.learned_positions is true */
 	WHEN_ALTUP_SCALE, /* of families with `altup`: "altup_correct_scale" is true */
 };
 
@@ -376,7 +379,9 @@ struct arch {
 	bool single_blocks; /* a layer is one block, of attention, of a state, an MLP or experts ("hybrid_override_pattern"), and nothing rotates: config_blocks.c */
 	bool shortcut; /* layers come in pairs ("num_layers"), the first of which has LAYER_SHORTCUT; latents are multiplied by sqrt(hidden / rank): config_shortcut.c */
 	bool halved; /* the MLP is half as wide as "intermediate_size" says */
-	bool rotary_alone; /* some models of the name have ALiBi, and are refused: config_remote.c */
+	bool alibi; /* scores may fall with the distance of keys, in place of rotary embeddings: config_alibi.c */
+	bool sinusoids; /* of `positions`: no file has them, sinusoids_fill makes them */
+	bool unscaled; /* so are scores */
 	bool unit_head; /* rows of lm_head are divided by their lengths */
 	bool by_layer; /* layers have KV heads and MLPs of their own sizes, or lack one of both ("block_configs"): config_by_layer.c */
 	u32 state_head_dim; /* of RECURRENT_SCAN: values of a head, where "mamba_d_head" says nothing else; 0: "mamba_expand" says it */

@@ -89,6 +89,8 @@ static enum err read_intermediate(struct model_config *c, json_val v, struct err
 		return ERR_OK;
 	if (c->arch->altup)
 		return config_read_altup_width(c, v, em);
+	if (arch_has_own(c->arch, "expansion_ratio"))
+		return config_read_mpt_width(c, v, em);
 	if (c->arch->experts_optional) /* config_experts.c */
 		return config_may_u32(v, "intermediate_size", CONFIG_DIM_MAX, 0, &c->intermediate, em);
 	if (has_no_dense_layers(c->arch, v) && json_type(json_get(v, "intermediate_size")) == JSON_MISSING)
@@ -123,8 +125,8 @@ static enum err read_sizes(struct model_config *c, json_val v, struct err_msg *e
 
 	if (!e)
 		e = config_need_u32(v, "hidden_size", CONFIG_DIM_MAX, &c->hidden, em);
-	if (!e && c->arch->rotary_alone)
-		e = config_check_baichuan(c, v, em);
+	if (!e && arch_has_own(c->arch, "model_max_length"))
+		e = config_read_baichuan(c, v, em);
 	if (!e)
 		e = read_intermediate(c, v, em);
 	if (!e)
@@ -151,7 +153,7 @@ static enum err read_sizes(struct model_config *c, json_val v, struct err_msg *e
 	if (!e && arch_has_own(c->arch, "multi_query"))
 		e = config_read_multi_query(c, v, em);
 	if (!e)
-		e = size_or(v, "max_position_embeddings", CONFIG_CONTEXT_MAX, c->arch->context, &c->context_max, em);
+		e = size_or(v, "max_position_embeddings", CONFIG_CONTEXT_MAX, c->context_max ? c->context_max : c->arch->context, &c->context_max, em);
 	if (!e && arch_has_own(c->arch, "seq_length"))
 		e = config_read_seq_length(c, v, em);
 	u32 embedded = c->hidden;
@@ -253,14 +255,20 @@ static enum err read_fields(struct model_config *c, json_val whole, json_val v, 
 		c->post_norm_eps = c->norm_eps;
 	if (!e && arch_has_own(c->arch, "new_decoder_architecture"))
 		e = config_read_falcon(c, v, em);
+	if (!e && c->arch->alibi)
+		e = config_read_alibi(c, v, em);
 	if (!e)
 		e = config_read_rope(c, v, em);
+	if (!e)
+		e = config_end_alibi(c, em);
 	if (!e)
 		e = config_read_index(c, v, em);
 	if (!e && c->arch->recurrent)
 		e = config_read_recurrent(c, v, em);
 	if (!e)
 		e = config_read_windows(c, v, em);
+	if (!e && arch_has_own(c->arch, "attention_types"))
+		e = config_read_attention_types(c, v, em);
 	if (!e && c->arch->global_heads)
 		e = config_mark_global(c, v, em);
 	if (!e && c->arch->altup)

@@ -105,6 +105,18 @@ struct altup_config {
 	bool scaled;	 /* the active stream is multiplied by weights before it gates a layer's own input */
 };
 
+/* How slopes of scores follow from the number of heads where that is no power of two, and what they are added to. */
+enum alibi_kind {
+	ALIBI_NONE,
+	ALIBI_BELOW,   /* those of the power below, then every second of the power above */
+	ALIBI_ABOVE,   /* those of the power above, every second first */
+	ALIBI_ROUNDED, /* as ALIBI_BELOW, to scores before their scale, in bfloat16 (kern_attention_args.slopes_rounded) */
+};
+struct alibi_config {
+	enum alibi_kind kind;
+	f32 bias_max; /* the last of a power of two is 2^-bias_max */
+};
+
 struct model_config {
 	const struct arch *arch;
 	struct quant_config quant;
@@ -148,6 +160,9 @@ struct model_config {
 	bool lm_head_bias; /* of WHEN_LM_HEAD_BIAS */
 	bool post_norms;   /* of WHEN_POST_NORM */
 	bool choice_bias;  /* of WHEN_CHOICE_BIAS */
+	struct alibi_config alibi;
+	bool learned_positions; /* of WHEN_POSITIONS */
+	bool unit_head; /* rows of lm_head are divided by their lengths */
 	bool interleaved;  /* rotary embeddings turn neighbours, not halves */
 	f32 clip;	 /* of q, k and v: kern_rope_kv_args; 0: none */
 	bool parallel; /* attention and MLP read the same stream: the norm that attention reads, or one of its own each */

@@ -233,6 +233,8 @@ enum err config_read_arithmetic(struct model_config *c, json_val v, struct err_m
 	bool scaled = has(c, ARCH_EMBED_SCALE);
 	if (!e && arch_has_own(c->arch, "mup_enabled"))
 		e = config_may_bool(v, "mup_enabled", false, &scaled, em);
+	if (!e && arch_has_own(c->arch, "scale_embedding"))
+		e = config_may_bool(v, "scale_embedding", true, &scaled, em);
 	c->embed_scale = scaled ? (f32)sqrt(c->hidden) : 1;
 	c->output_gate = c->arch->output_gate;
 	if (!e && arch_has_own(c->arch, "gating"))
@@ -241,7 +243,7 @@ enum err config_read_arithmetic(struct model_config *c, json_val v, struct err_m
 		e = config_may_bool(v, "use_attention_gate", true, &c->output_gate, em);
 	if (!e && arch_has_own(c->arch, "use_post_norm") && !has(c, ARCH_MULTIPLIERS))
 		e = config_may_bool(v, "use_post_norm", true, &c->post_norms, em);
-	c->attention_scale = c->arch->global_heads || c->arch->altup ? 1 : (f32)(1 / sqrt((double)scalar));
+	c->attention_scale = c->arch->global_heads || c->arch->altup || c->arch->unscaled ? 1 : (f32)(1 / sqrt((double)scalar));
 	c->logits_scale = 1;
 	for (u32 i = 0; i < SCALE_COUNT; i++)
 		c->scales[i] = 1;

@@ -69,10 +69,7 @@ enum err config_read_falcon(struct model_config *c, json_val v, struct err_msg *
 
 	enum err e = config_may_bool(v, "alibi", false, &alibi, em);
 	if (!e && alibi)
-		return err_set(em, ERR_UNSUPPORTED,
-			       "config.json: \"alibi\" is true: scores that fall with the distance of keys are not computed; of a %s it must be false, so that heads "
-			       "rotate instead",
-			       c->arch->name);
+		c->alibi = (struct alibi_config){ALIBI_ROUNDED, 8};
 	if (!e)
 		e = refuse_null(c, v, "use_parallel_residual", em);
 	if (!e)

@@ -191,6 +191,15 @@ static const struct {
 	{"use_post_norm", 0, NAN},
 	{"use_attention_gate", 0, NAN},
 	{"alibi", 0, NAN},
+	{"attn_config", 0, NAN},
+	{"without_bias", 0, NAN},
+	{"expansion_ratio", 0, NAN},
+	{"learned_pos_emb", 0, NAN},
+	{"norm_type", 0, NAN},
+	{"ffn_config", 0, NAN},
+	{"attention_types", 0, NAN},
+	{"attention_layers", 0, NAN},
+	{"scale_embedding", 0, NAN},
 	{"num_layers", 0, NAN},
 	{"zero_expert_num", 0, 0},
 	{"use_dynamic_ntk", 0, NAN},
@@ -246,6 +255,8 @@ static const struct {
 	{"norm_head", 0, false}, /* columns of lm_head divided by their length */
 	{"mla_use_nope", 0, true},
 	{"apply_residual_connection_post_layernorm", 0, false},
+	{"slow_but_exact", 0, false},
+	{"skip_bias_add_qkv", 0, false},
 	{"rotary", 0, true},
 	{"use_grouped_topk", 0, true},
 	{"moe_router_enable_expert_bias", 0, true},
@@ -283,7 +294,7 @@ static const char *const INERT[] = {
 	/* training */
 	"initializer_range", "initializer_factor", "attention_dropout", "hidden_dropout", "embd_pdrop",
 	"loss_type", "resid_pdrop", "attn_pdrop", "dropout", "classifier_dropout", "hidden_dropout_prob",
-	"residual_dropout", "embedding_dropout", "embed_dropout", "emb_dropout_prob", "attn_dropout_prob", "z_loss_weight", "mtp_loss_scaling_factor", "output_dropout", "activation_dropout", "layerdrop", "init_std",
+	"residual_dropout", "resid_dropout", "emb_pdrop", "embedding_dropout", "embed_dropout", "emb_dropout_prob", "attn_dropout_prob", "z_loss_weight", "mtp_loss_scaling_factor", "output_dropout", "activation_dropout", "layerdrop", "init_std",
 	"attention_probs_dropout_prob", "moe_capacity", "router_aux_loss_coef", "router_jitter_noise",
 	"input_jitter_noise", "load_balance_coeff", "aux_loss_alpha", "seq_aux", "ep_size",
 	"block_mlp_init_scale", "block_out_init_scale", "block_use_xavier_init", "conv_use_xavier_init",
@@ -294,7 +305,8 @@ static const char *const INERT[] = {
 	/* how others run it; pretraining_tp: products in pieces, the same sums */
 	"pretraining_tp",
 	"attention_softmax_in_fp32", "scale_attention_softmax_in_fp32", "inference_runner", "validate_runner_input", "pre_allocate_kv_cache",
-	"pad_key_length", "max_batch_size",
+	"pad_key_length", "max_batch_size", "masked_softmax_fusion", "bias_dropout_fusion", "skip_bias_add", "offset_alibi",
+	"init_config", "init_device", "verbose", "tokenizer_name", "embedding_fraction", "use_pad_tok_in_ffn", "fc_type",
 	"residual_in_fp32", "router_dtype", "mamba_ssm_cache_dtype", "moe_shared_expert_overlap",
 	"num_logits_to_keep", "calc_logits_for_entire_prompt", "fused_add_norm", "pad_vocab_size_multiple", "use_mambapy", "use_falcon_mambapy",
 	"enable_attention_fp32_softmax", "enable_lm_head_fp32", "enable_moe_fp32_combine", "use_associative_scan", "use_grouped_mm", "use_mamba_kernels", "z_loss_coefficient", "bf16", "fp16", "fp32", "softmax_in_fp32", "onnx_safe", "use_cache_kernel",
@@ -337,7 +349,7 @@ static bool is_neutral(json_val v, double neutral)
 	return !json_present(v) || (json_type(v) != JSON_STRING && json_count(v) == 0);
 }
 
-static bool is_inert(const char *name)
+bool config_is_inert(const char *name)
 {
 	if (name[0] == '_') /* by convention what a program notes for itself */
 		return true;
@@ -378,7 +390,7 @@ static enum err check_field(const struct arch *arch, json_val v, const char *nam
 			return err_set(em, ERR_UNSUPPORTED, "config.json: \"%s\" must be %s for %s", name,
 				       FIXED[i].value ? "true" : "false", arch->name);
 		}
-	if (is_inert(name) || window_is_off(name, v) || (arch->layer_norm && !strcmp(name, arch->layer_norm)))
+	if (config_is_inert(name) || window_is_off(name, v) || (arch->layer_norm && !strcmp(name, arch->layer_norm)))
 		return ERR_OK;
 	if (arch->clamped && (!strcmp(name, "swiglu_limit") || !strcmp(name, "swiglu_alpha")))
 		return ERR_OK;

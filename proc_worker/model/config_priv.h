@@ -61,6 +61,9 @@ MUST_CHECK enum err config_read_pooling(struct model_config *c, json_val whole, 
  * ERR_UNSUPPORTED names the first that is none of these. */
 MUST_CHECK enum err config_check_fields(const struct arch *arch, json_val v, struct err_msg *em);
 
+/* Whether a field of that name says nothing about the computation, of whatever family. */
+bool config_is_inert(const char *name);
+
 /* Activation, biases, caps, multipliers and epsilon: after the architecture and the sizes are known. ERR_INVALID, ERR_UNSUPPORTED, of a field that
  * *em names. */
 MUST_CHECK enum err config_read_arithmetic(struct model_config *c, json_val v, struct err_msg *em);
@@ -115,7 +118,7 @@ MUST_CHECK enum err config_read_multi_query(struct model_config *c, json_val v, 
 /* Of a family with arch.quarters, whether its heads have some, with `c` filled up to their size. ERR_INVALID; ERR_UNSUPPORTED: "head_dim", which only
  * files have that divide heads otherwise. */
 MUST_CHECK enum err config_check_quarters(const struct model_config *c, json_val v, struct err_msg *em);
-/* How the blocks of a Falcon stand, with `c` filled up to the arithmetic: fills norm_each. ERR_UNSUPPORTED, ERR_INVALID: "alibi", or a
+/* How the blocks of a Falcon stand, with `c` filled up to the arithmetic: fills norm_each and alibi. ERR_UNSUPPORTED, ERR_INVALID: a
  * combination that no model of the family has. */
 MUST_CHECK enum err config_read_falcon(struct model_config *c, json_val v, struct err_msg *em);
 
@@ -126,8 +129,19 @@ MUST_CHECK enum err config_read_blocks(struct model_config *c, json_val v, struc
 MUST_CHECK enum err config_read_pairs(struct model_config *c, json_val v, struct err_msg *em);
 MUST_CHECK enum err config_read_shortcut(struct model_config *c, json_val v, struct err_msg *em);
 
-/* Of a Baichuan, with `c` filled up to the hidden size: that its heads rotate. ERR_UNSUPPORTED: they have ALiBi. */
-MUST_CHECK enum err config_check_baichuan(const struct model_config *c, json_val v, struct err_msg *em);
+/* Of a Baichuan, with `c` filled up to the hidden size, whether its heads rotate, or what of ALiBi they have, and which kind of lm_head: fills c->alibi,
+ * context_max where that goes with it, and unit_head. ERR_UNSUPPORTED: nothing says it. */
+MUST_CHECK enum err config_read_baichuan(struct model_config *c, json_val v, struct err_msg *em);
+/* Of a family with arch.alibi, with `c` filled up to the arithmetic: fills c->alibi where all its models have that, and of an MPT all that "attn_config"
+ * and what goes with it say: kv_heads, alibi or learned_positions, clip, attention_scale, attention_bias. And, before, how wide an MPT's MLP is.
+ * ERR_FORMAT, ERR_INVALID, ERR_UNSUPPORTED name the field. */
+MUST_CHECK enum err config_read_alibi(struct model_config *c, json_val v, struct err_msg *em);
+MUST_CHECK enum err config_read_mpt_width(struct model_config *c, json_val v, struct err_msg *em);
+/* Of a family with arch.alibi, with rope read: that nothing rotates where c->alibi is, whatever base a file states all the same. ERR_UNSUPPORTED: it
+ * states more. */
+MUST_CHECK enum err config_end_alibi(struct model_config *c, struct err_msg *em);
+/* Of a GPT Neo, "attention_types" or "attention_layers": which layers have windows, and of how many tokens. ERR_FORMAT, ERR_INVALID, ERR_UNSUPPORTED. */
+MUST_CHECK enum err config_read_attention_types(struct model_config *c, json_val v, struct err_msg *em);
 /* Of a family with "seq_length", with `c` filled up to context_max: ends that where the model would compute otherwise. ERR_FORMAT, ERR_INVALID. */
 MUST_CHECK enum err config_read_seq_length(struct model_config *c, json_val v, struct err_msg *em);
 

@@ -83,6 +83,8 @@ static enum err embed(struct decoder *d, const struct inputs *in, struct err_msg
 	enum err e = decoder_failed(c->ops->embedding(c->ctx, &a), "embedding", em);
 	if (!e && c->collectives)
 		e = collectives_all_reduce(c->collectives, d->x, (size_t)in->tokens * a.hidden, em);
+	if (!e && c->weights->embed_norm)
+		e = decoder_norm(d, d->x, d->x, NULL, c->weights->embed_norm, c->weights->embed_norm_bias, in->tokens, em);
 	d->pending = c->weights->positions;
 	return e || !d->pending ? e : embed_positions(d, in, em);
 }
@@ -162,7 +164,9 @@ static enum err attend(struct decoder *d, u32 index, const struct inputs *in, co
 						.soft_cap = c->model->attention_soft_cap,
 						.window = c->model->layer_flags[index] & LAYER_WINDOW ? c->model->window : 0,
 						.chunked = c->model->arch->chunked,
-						.sinks = w->sinks};
+						.sinks = w->sinks,
+						.slopes = d->slopes,
+						.slopes_rounded = c->model->alibi.kind == ALIBI_ROUNDED};
 
 	enum err e = c->model->arch->traits & ARCH_QK_NORMS ? norm_heads(d, w, in->tokens, em) : ERR_OK;
 	if (!e)

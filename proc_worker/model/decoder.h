@@ -77,6 +77,7 @@ struct decoder {
 	u32 *last;	   /* [rows] the token kept */
 	u32 *last_positions, *last_rope_rows; /* [rows] its position, and row of the rotary tables */
 	u32 *single_start; /* [tokens_max + 1] rows of one query each */
+	float *slopes; /* [heads of this rank] of ALiBi; NULL: none */
 	void *memory;
 	size_t memory_bytes;
 };

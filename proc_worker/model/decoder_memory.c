@@ -4,6 +4,7 @@
 
 #include "common/assert.h"
 #include "common/region.h"
+#include "proc_worker/model/alibi.h"
 #include "proc_worker/model/altup.h"
 #include "proc_worker/model/decoder_priv.h"
 #include "proc_worker/model/latent.h"
@@ -41,7 +42,8 @@ static size_t lay_out(struct decoder *d, char *base, size_t tokens)
 	const size_t inputs = (size_t)c->model->layers * c->model->input_width, widest = most(s->intermediate, s->wide_intermediate);
 	size_t offset = 0, mlp, experts, projected, gate;
 
-	d->single_start = (u32 *)(void *)carve(base, &offset, c->tokens_max + 1); /* the same in all steps */
+	d->single_start = (u32 *)(void *)carve(base, &offset, c->tokens_max + 1); /* the same in all steps, */
+	d->slopes = c->model->alibi.kind ? carve(base, &offset, s->heads) : NULL; /* and these */
 	d->x = carve(base, &offset, tokens * hidden);
 	d->delta = carve(base, &offset, tokens * hidden);
 	d->normed = carve(base, &offset, tokens * hidden);
@@ -105,6 +107,8 @@ enum err decoder_init(struct decoder *d, const struct decoder_config *config, st
 	decoder_lay_out(d, config->tokens_max);
 	for (u32 i = 0; i <= config->tokens_max; i++)
 		d->single_start[i] = i;
+	if (d->slopes)
+		alibi_slopes(config->model, config->shard->rank * config->shard->heads, config->shard->heads, d->slopes);
 	d->moe.ops = config->ops;
 	d->moe.ctx = config->ctx;
 	return lora_step_init(&d->lora, config->loras, config->ops, config->ctx, config->tokens_max, em);

@@ -9,6 +9,7 @@
 
 #include "common/assert.h"
 #include "common/region.h"
+#include "proc_worker/model/alibi.h"
 #include "proc_worker/model/finite.h"
 #include "proc_worker/model/weights_cache.h"
 #include "proc_worker/model/weights_priv.h"
@@ -181,6 +182,19 @@ static enum err load_embed(struct loader *l, struct model_weights *w, struct err
 	return e;
 }
 
+static enum err fill_sinusoids(const struct weights_plan *p, void *memory, struct err_msg *em)
+{
+	const size_t count = (size_t)p->config->context_max * p->config->hidden;
+	float *made = malloc(count * sizeof(float));
+
+	if (!made)
+		return err_set(em, ERR_NO_MEMORY, "out of memory for positions");
+	sinusoids_fill(made, p->config->context_max, p->config->hidden);
+	kern_convert(memory, p->dtype, made, KERN_F32, count);
+	free(made);
+	return ERR_OK;
+}
+
 static enum err load_positions(struct loader *l, struct model_weights *w, struct err_msg *em)
 {
 	const struct weights_plan *p = l->reader.plan;
@@ -188,6 +202,8 @@ static enum err load_positions(struct loader *l, struct model_weights *w, struct
 
 	w->positions = memory;
 	w->positions_dtype = p->dtype;
+	if (!l->ready && p->config->arch->sinusoids)
+		return fill_sinusoids(p, memory, em);
 	return l->ready ? ERR_OK : weights_read_table(&l->reader, SLOT_POSITIONS, memory, em);
 }
 
@@ -236,14 +252,10 @@ static enum err load_slot(struct loader *l, enum weight_slot slot, u32 layer, vo
 static enum err load_all(struct loader *l, struct model_weights *w, struct err_msg *em)
 {
 	const struct weights_plan *p = l->reader.plan;
-	enum err e = load_slot(l, SLOT_EMBED, 0, w, em);
+	enum err e = ERR_OK;
 
-	if (!e)
-		e = load_slot(l, SLOT_POSITIONS, 0, w, em);
-	if (!e)
-		e = load_slot(l, SLOT_FINAL_NORM, 0, w, em);
-	if (!e)
-		e = load_slot(l, SLOT_FINAL_NORM_BIAS, 0, w, em);
+	for (u32 slot = SLOT_EMBED; !e && slot <= SLOT_FINAL_NORM_BIAS; slot++)
+		e = load_slot(l, slot, 0, w, em);
 	for (u32 slot = SLOT_INPUTS_EMBED; !e && slot < SLOT_LAYER_FIRST; slot++)
 		e = load_slot(l, slot, 0, w, em);
 	for (u32 i = 0; !e && i < w->layer_count; i++) {

@@ -87,6 +87,7 @@ struct model_weights {
 	const float *inputs_norm;	      /* [input_width] */
 	struct kern_weight altup_in; /* [(streams - 1) * hidden][hidden], whole on every rank */
 	struct kern_weight altup_out[KERN_STREAMS_MAX - 1]; /* [hidden][hidden], of each stream but the first, likewise */
+	const float *embed_norm, *embed_norm_bias; /* [hidden], or NULL */
 	const float *final_norm, *final_norm_bias;
 	struct kern_weight lm_head; /* [vocab_rows][hidden] */
 	const float *lm_head_bias;  /* [vocab_rows] */

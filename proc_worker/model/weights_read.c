@@ -141,7 +141,7 @@ static float part_factor(const struct weights_plan *p, const struct arch_tensor 
 /* Of lm_head of a family with arch.unit_head: rows are divided by their lengths. */
 static bool has_unit_rows(const struct weights_plan *p, const struct arch_tensor *t)
 {
-	return p->config->arch->unit_head && t->slot == SLOT_LM_HEAD;
+	return p->config->unit_head && t->slot == SLOT_LM_HEAD;
 }
 
 static void divide_rows(float *values, u32 rows, size_t columns)

@@ -79,6 +79,8 @@ const struct weights_slot WEIGHTS_SLOTS[SLOT_COUNT] = {
 #define IN_LAYER(slot, kind, member) [slot] = {kind, offsetof(struct layer_weights, member)}
 	IN_MODEL(SLOT_EMBED, SLOT_IS_EMBED, embed),
 	IN_MODEL(SLOT_POSITIONS, SLOT_IS_TABLE, positions),
+	IN_MODEL(SLOT_EMBED_NORM, SLOT_IS_NORM, embed_norm),
+	IN_MODEL(SLOT_EMBED_NORM_BIAS, SLOT_IS_BIAS, embed_norm_bias),
 	IN_MODEL(SLOT_FINAL_NORM, SLOT_IS_NORM, final_norm),
 	IN_MODEL(SLOT_FINAL_NORM_BIAS, SLOT_IS_BIAS, final_norm_bias),
 	IN_MODEL(SLOT_LM_HEAD, SLOT_IS_MATRIX, lm_head),
@@ -322,6 +324,8 @@ static bool has_tensor(const struct weights_plan *p, const struct arch_tensor *t
 		return has_flag(flags, t->when);
 	case WHEN_INPUTS:
 		return p->config->input_width > 0;
+	case WHEN_POSITIONS:
+		return p->config->learned_positions;
 	case WHEN_ALTUP_SCALE:
 		return p->config->altup.scaled;
 	}
@@ -361,6 +365,10 @@ void weights_slot_shape(const struct weights_plan *p, enum weight_slot slot, u32
 
 	*rows = weights_plain_width(p, slot, layer);
 	*columns = *rows > 0;
+	if (slot == SLOT_POSITIONS && a->sinusoids) {
+		*rows = p->config->context_max;
+		*columns = p->config->hidden;
+	}
 	slot = weights_source_slot(p, slot);
 	for (u32 i = 0; i < a->tensor_count; i++)
 		if (a->tensors[i].slot == slot && weights_tensor_applies(p, &a->tensors[i], layer)) {

@@ -41,6 +41,7 @@ import families_remote  # noqa: E402
 import families_renamed  # noqa: E402
 import families_shortcut  # noqa: E402
 import families_standins  # noqa: E402
+import families_unrotated  # noqa: E402
 import families_vision  # noqa: E402
 
 TOLERANCE = 1e-3
@@ -209,6 +210,7 @@ def build(config, save, folder):
     else:  # known there by its whole alone
         model = getattr(transformers, config["architectures"][0])._from_config(wanted, **how).eval()
     families_remote.remake(model, config)
+    families_unrotated.remake(model, config)
     fill(model, config, getattr(torch, save.get("dtype", "float32")))
     write(model, config, save, folder)
     return model
@@ -451,6 +453,7 @@ def all_cases():
     yield from families_remote.cases()
     yield from families_renamed.cases()
     yield from families_shortcut.cases()
+    yield from families_unrotated.cases()
     yield from families_known.cases()
     yield from families_vision.cases()
 

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from transformers.models.llama import modeling_llama
 
+import families_unrotated
 from families_fields import COMMON, LLAMA3, MISSING
 
 RENAMED = ("baichuan", "qwen")  # whose tensors have other names in the file
@@ -162,6 +163,11 @@ def baichuan():
     yield "first-tied", {"architectures": ["BaiChuanForCausalLM"], "tie_word_embeddings": True}
     yield "eps-missing", {"rms_norm_eps": MISSING}
     yield "odd", {**SIX, "intermediate_size": 69}
+    # As 13B: of the second generation, and of the first.
+    alibi = {"max_position_embeddings": MISSING, "z_loss_weight": 0}
+    yield "alibi", alibi
+    yield "alibi-first", {**alibi, "z_loss_weight": MISSING, "vocab_size": 64000, "hidden_size": 16, "num_hidden_layers": 1}
+    yield "odd-alibi", {**alibi, **SIX, "intermediate_size": 69}
     yield "odd-first", {**SIX, "intermediate_size": 69, "architectures": ["BaiChuanForCausalLM"]}
 
 
@@ -247,8 +253,10 @@ def remake(model, c):
             model.model.layers[i] = DeciLayer(model.config, i, *sizes(c, i)).eval()
     if c["model_type"] == "orion":
         remake_norms(model, c)
-    if c["architectures"] == ["BaichuanForCausalLM"]:
+    if c["architectures"] == ["BaichuanForCausalLM"] and c["vocab_size"] != 64000:
         model.lm_head.__class__ = UnitHead
+    if c["model_type"] == "baichuan" and "max_position_embeddings" not in c:
+        families_unrotated.attend_by_distance(model)
 
 
 FAMILIES = {"nemotron-nas": (NAS, nas), "deci": (DECI, deci), "orion": (ORION, orion), "baichuan": (BAICHUAN, baichuan), "qwen": (QWEN, qwen)}

@@ -13,6 +13,7 @@ import torch
 import families_newer
 import families_remote
 import families_renamed
+import families_unrotated
 
 INTERNLM2 = [(r"model\.embed_tokens", "model.tok_embeddings"), (r"lm_head", "output"), (r"input_layernorm", "attention_norm"),
              (r"post_attention_layernorm", "ffn_norm"), (r"mlp\.gate_proj", "feed_forward.w1"), (r"mlp\.up_proj", "feed_forward.w3"),
@@ -121,6 +122,8 @@ def config(c):
         return families_renamed.phi_config(c)
     if c["model_type"] == "bailing_moe":
         return families_renamed.ling_config(c)
+    if c["model_type"] == "mpt":
+        return families_unrotated.config_known(c)
     if not has(c) or c["model_type"] in ("olmo_hybrid", "sarvam_moe", "ernie4_5_vl_moe"):
         return c
     bias, qkv_bias = c.get("bias", c["model_type"] == "internlm2"), c.get("qkv_bias", False)

@@ -53,7 +53,6 @@ Test(config_gpt, blocks_of_other_falcons_stand_one_behind_the_other)
 
 Test(config_gpt, what_no_falcon_has_is_refused)
 {
-	refused("\"alibi\": true", ERR_UNSUPPORTED, "\"alibi\" is true: scores that fall with the distance of keys are not computed; of a " FALCON " it must be false");
 	refused("\"alibi\": 1", ERR_FORMAT, "\"alibi\" must be true or false");
 	refused("\"multi_query\": \"yes\"", ERR_FORMAT, "\"multi_query\" must be true or false");
 	refused("\"new_decoder_architecture\": 0", ERR_FORMAT, "\"new_decoder_architecture\" must be true or false");

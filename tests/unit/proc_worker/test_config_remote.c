@@ -13,15 +13,31 @@
 
 static struct model_config c;
 
-Test(config_remote, baichuan_without_rotary_embeddings_is_refused)
+Test(config_remote, baichuan_has_alibi_where_its_file_has_no_context_or_is_wider_than_7b)
 {
 	said_good(&c, BAICHUAN, SIZES CONTEXT, "\"model_max_length\": 4096, \"z_loss_weight\": 0");
-	cr_assert(c.arch->unit_head && c.context_max == 512 && c.kv_heads == 12 && c.head_dim == 8 && c.rope.theta == 10000 && c.norm_eps == 1e-6f);
+	cr_assert(c.unit_head && c.alibi.kind == ALIBI_NONE && c.context_max == 512 && c.kv_heads == 12 && c.head_dim == 8 && c.rope.theta == 10000 && c.norm_eps == 1e-6f);
+	cr_assert(!(c.layer_flags[1] & LAYER_NO_ROPE));
 	said_good(&c, BAICHUAN_FIRST, SIZES CONTEXT, "");
-	cr_assert(!c.arch->unit_head);
-	said_refused(BAICHUAN, SIZES, "\"model_max_length\": 4096", ERR_UNSUPPORTED, "\"max_position_embeddings\" is missing, as of a BaichuanForCausalLM of 13B, whose heads have ALiBi");
-	said_refused(BAICHUAN, "\"vocab_size\": 64, \"hidden_size\": 5120, \"intermediate_size\": 80, \"num_hidden_layers\": 2, \"num_attention_heads\": 40" CONTEXT, "",
-		     ERR_UNSUPPORTED, "\"hidden_size\" is more than 4096, as of a BaichuanForCausalLM of 13B");
+	cr_assert(!c.unit_head);
+	said_good(&c, BAICHUAN, SIZES, "\"model_max_length\": 300, \"z_loss_weight\": 0");
+	cr_assert(c.unit_head && c.alibi.kind == ALIBI_BELOW && c.alibi.bias_max == 8 && c.context_max == 300 && c.layer_flags[0] & LAYER_NO_ROPE && c.layer_flags[1] & LAYER_NO_ROPE);
+	said_good(&c, BAICHUAN, SIZES, "\"z_loss_weight\": 0");
+	cr_assert_eq(c.context_max, 4096);
+	said_good(&c, BAICHUAN, "\"vocab_size\": 64000, \"hidden_size\": 5120, \"intermediate_size\": 80, \"num_hidden_layers\": 2, \"num_attention_heads\": 40" CONTEXT, "");
+	cr_assert(!c.unit_head && c.alibi.kind == ALIBI_BELOW && c.context_max == 512);
+}
+
+Test(config_remote, baichuan_of_13b_is_refused_where_nothing_tells_its_generation)
+{
+	said_refused(BAICHUAN, SIZES, "", ERR_UNSUPPORTED, "\"vocab_size\" is 64, which does not tell the generation of this BaichuanForCausalLM of 13B");
+	said_refused(BAICHUAN, SIZES, "\"z_loss_weight\": 0, \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.0}", ERR_UNSUPPORTED,
+		     "\"rope_scaling\" is set, but the heads of this BaichuanForCausalLM have ALiBi");
+	said_refused(BAICHUAN_FIRST, SIZES, "", ERR_UNSUPPORTED, "\"max_position_embeddings\" is missing; of a BaiChuanForCausalLM it must be as of 7B");
+}
+
+Test(config_remote, the_lm_head_of_baichuan_is_tied_in_the_first_generation_alone)
+{
 	said_refused(BAICHUAN, SIZES CONTEXT, "\"tie_word_embeddings\": true", ERR_UNSUPPORTED, "\"tie_word_embeddings\" must be false");
 	said_good(&c, BAICHUAN_FIRST, SIZES CONTEXT, "\"tie_word_embeddings\": true");
 	cr_assert(c.tied_embeddings);
