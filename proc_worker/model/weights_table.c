@@ -257,6 +257,14 @@ static bool has_flag(u32 flags, enum arch_when when)
 	return !(flags & LAYER_WIDE) == (when == WHEN_NARROW);
 }
 
+/* Of no layer, or of all of them. */
+static bool has_whole(const struct model_config *c, enum arch_when when)
+{
+	if (when == WHEN_POSITIONS)
+		return c->learned_positions;
+	return when == WHEN_INPUTS ? c->input_width > 0 : c->altup.scaled;
+}
+
 static bool has_tensor(const struct weights_plan *p, const struct arch_tensor *t, u32 layer)
 {
 	const u32 flags = p->config->layer_flags[layer];
@@ -323,11 +331,9 @@ static bool has_tensor(const struct weights_plan *p, const struct arch_tensor *t
 	case WHEN_LINEAR_MLP:
 		return has_flag(flags, t->when);
 	case WHEN_INPUTS:
-		return p->config->input_width > 0;
 	case WHEN_POSITIONS:
-		return p->config->learned_positions;
 	case WHEN_ALTUP_SCALE:
-		return p->config->altup.scaled;
+		return has_whole(p->config, t->when);
 	}
 	return false;
 }

@@ -434,7 +434,6 @@ static void attention_cases(struct check *c, u32 target)
 	}
 	attention_in_turns(c, target);
 	attention_of_chunks(c, target);
-	attention_of_slopes(c, target);
 	attention_of_many_heads(c, target);
 	for (u32 i = 0; i < 8; i++)
 		attention_large(c, target, i % 2 ? KERN_F32 : KERN_BF16, i & 2 ? -0x1.3p21f : 0x1.1p20f, i & 4 ? 2 : 8);
@@ -500,6 +499,7 @@ void check_attention(struct check *c)
 		if (CHECK_DISTINCT(c, i, attention)) {
 			attention_cases(c, i);
 			attention_of_many_rows(c, i);
+			attention_of_slopes(c, i);
 		}
 		for (u32 t = 0; t < CHECK_KV_TYPES && CHECK_DISTINCT(c, i, block_copy); t++)
 			block_copy_case(c, i, check_kv_types[t]);
