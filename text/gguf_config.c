@@ -8,7 +8,7 @@
 #include "text/gguf_config_priv.h"
 
 enum { ANY_CONTEXT = 1 << 20, GRANITE_CONTEXT = 1 << 17 };
-enum { BAICHUAN2_VOCAB = 125696 };
+enum { BAICHUAN2_VOCAB = 125696, BAICHUAN_13B_LAYERS = 40 };
 enum { LAYERS_MAX = 4096, GEMMA_27B_LAYERS = 46, GEMMA3_27B_LAYERS = 62 };
 
 /* ---- families ---- */
@@ -21,7 +21,7 @@ static const struct gguf_family FAMILIES[] = {
 	{"llama4", "Llama4ForCausalLM", NULL, ATTENTION_BIAS, .own_experts = LLAMA4_EXPERTS},
 	{"deci", "DeciLMForCausalLM", NULL, INTERLEAVE | ATTENTION_BIAS | MLP_BIAS, .by_layer = true},
 	{"xverse", "LlamaForCausalLM", NULL, INTERLEAVE},
-	{"baichuan", "LlamaForCausalLM", NULL, INTERLEAVE, .alibi_layers = 40},
+	{"baichuan", "LlamaForCausalLM", NULL, INTERLEAVE},
 	{"pangu-embedded", "LlamaForCausalLM", NULL, ATTENTION_BIAS | MLP_BIAS},
 	{"paddleocr", "LlamaForCausalLM", NULL, ATTENTION_BIAS | MLP_BIAS | SECTIONS},
 	{"orion", "OrionForCausalLM", "rms_norm_eps", ATTENTION_BIAS},
@@ -49,6 +49,8 @@ static const struct gguf_family FAMILIES[] = {
 	{"granitemoe", "GraniteMoeForCausalLM", NULL, INTERLEAVE | ATTENTION_BIAS | MULTIPLIERS | EXPERTS_ALL},
 	{"gpt2", "GPT2LMHeadModel", "layer_norm_epsilon", 0, .positions = true},
 	{"gptneox", "GPTNeoXForCausalLM", "layer_norm_eps", PARTIAL | ATTENTION_BIAS, .parallel_choice = true},
+	{"bloom", "BloomForCausalLM", "layer_norm_epsilon", 0, .positions = true},
+	{"mpt", "MPTForCausalLM", "layer_norm_epsilon", 0, .positions = true, .attention_apart = true},
 	{"starcoder", "GPTBigCodeForCausalLM", "layer_norm_epsilon", 0, .positions = true, .shares_key = true},
 	{"falcon", "FalconForCausalLM", "layer_norm_epsilon", USE_BIAS, .shares_key = true, .blocks_apart = true},
 	{"starcoder2", "Starcoder2ForCausalLM", "norm_epsilon", WINDOW | USE_BIAS},
@@ -106,7 +108,9 @@ static const struct gguf_family DEEPSEEK_V3 = {"deepseek2", "DeepseekV3ForCausal
 static const struct gguf_family YOUTU = {"deepseek2", "YoutuForCausalLM", NULL, LATENT, .dense = true};
 static const struct gguf_family MISTRAL_LARGE = {"deepseek2", "Mistral4ForCausalLM", NULL, LATENT | ROUTED | QUERY_SCALE, .gating = GGUF_GATING_SOFTMAX};
 /* Its lm_head counts as if its rows were all of length 1; files have it as the checkpoint does, or divided. Known by the vocabulary. */
-static const struct gguf_family BAICHUAN2 = {"baichuan", "BaichuanForCausalLM", NULL, INTERLEAVE, .alibi_layers = 40};
+static const struct gguf_family BAICHUAN2 = {"baichuan", "BaichuanForCausalLM", NULL, INTERLEAVE};
+/* Of 13B of either generation heads have ALiBi, so that the order of rows of q and k makes no difference. Known by the number of layers. */
+static const struct gguf_family BAICHUAN_13B = {"baichuan", "BaichuanForCausalLM", NULL, 0, .positions = true, .context_apart = true};
 static const struct gguf_family FALCON_MAMBA = {"mamba", "FalconMambaForCausalLM", NULL, 0, .selective = true, .attention_free = true};
 /* Converters store what its checkpoints call "attention_factor" under the name of another factor. */
 static const struct gguf_family OLMO3 = {"olmo2", "Olmo3ForCausalLM", NULL, WINDOW, .whole_factor = true, .pattern = 4};
@@ -146,6 +150,8 @@ static void choose_kin(struct gguf_config *c)
 		c->family = &OLMO3;
 	if (!strcmp(c->arch, "baichuan") && embed && embed->dims == 2 && embed->shape[0] == BAICHUAN2_VOCAB)
 		c->family = &BAICHUAN2;
+	if (!strcmp(c->arch, "baichuan") && gguf_config_int(c, "block_count", &count) && count == BAICHUAN_13B_LAYERS)
+		c->family = &BAICHUAN_13B;
 	if (c->family->attention_free && c->family->selective && gguf_config_bool(c, "ssm.dt_b_c_rms", false))
 		c->family = &FALCON_MAMBA;
 	if (strcmp(c->arch, "llama") != 0)
@@ -198,6 +204,8 @@ static void write_heads(struct gguf_config *c)
 	gguf_config_write_uint(c, "num_attention_heads", c->heads);
 	gguf_config_write_uint(c, "num_key_value_heads", kv);
 	gguf_config_write_uint(c, "head_dim", c->head_dim);
+	if (c->family->attention_apart)
+		gguf_config_write_attention(c, kv);
 	if (c->family->shares_key)
 		gguf_config_write_bool(c, "multi_query", kv < c->heads);
 	if (c->family->blocks_apart) {
@@ -267,10 +275,7 @@ static void write_sizes(struct gguf_config *c)
 	gguf_config_write_uint(c, "num_hidden_layers", c->layers);
 	if (drafting > 0 && !gguf_config_has(c, DRAFTS))
 		gguf_config_write_uint(c, "num_nextn_predict_layers", drafting);
-	gguf_config_write_uint(c, "max_position_embeddings", c->context);
-	if (c->family->alibi_layers && c->layers == c->family->alibi_layers)
-		gguf_config_fail(c, ERR_UNSUPPORTED, "%s.block_count is %u: models of this architecture with so many layers have ALiBi, which is not supported", c->arch,
-				 c->layers);
+	gguf_config_write_uint(c, c->family->context_apart ? "model_max_length" : "max_position_embeddings", c->context);
 	if (c->family->global_heads)
 		gguf_config_write_global(c);
 	else if (c->family->by_layer)

@@ -57,7 +57,7 @@ struct gguf_family {
 	bool state_beside; /* every layer keeps a state as Mamba 2's do, and attends */
 	bool attention_free; /* of these, and of BLOCKS: no others, and none of an MLP */
 	bool global_heads; /* layers without a window have heads of their own sizes */
-	bool positions; /* are learned: nothing rotates */
+	bool positions; /* are learned, or heads have ALiBi: nothing rotates */
 	bool shares_key; /* heads share one key or have one each ("multi_query") */
 	bool blocks_apart; /* Falcon: its blocks may have a norm each, and its heads as many keys as the file says */
 	bool parallel_choice; /* attention and MLP side by side, or one behind the other ("use_parallel_residual") */
@@ -70,7 +70,8 @@ struct gguf_family {
 	bool scales; /* of far and near, which are one number in files ("short_mscale") */
 	bool parallel_unsaid; /* attention and MLP side by side where the MLP has no norm of its own */
 	bool sections_halves; /* with SECTIONS halves of heads turn together, which are neighbours in the checkpoint */
-	u32 alibi_layers; /* models of so many layers have ALiBi instead of rotations; 0: none has */
+	bool attention_apart; /* MPT: what attention is stands in an object of its own */
+	bool context_apart; /* Baichuan 13B: its context stands in "model_max_length" */
 	const char *head_norms; /* the field that says whether there are norms of queries and keys */
 	u32 pattern; /* of layers with a window every so many have none, where the file does not say */
 };
@@ -133,6 +134,8 @@ void gguf_config_write_rope(struct gguf_config *c);
 /* Of families with `global_heads` the widths, heads and kinds of layers; and, for the end, how both kinds rotate. */
 void gguf_config_write_global(struct gguf_config *c);
 void gguf_config_write_global_rope(struct gguf_config *c);
+/* Of families with `attention_apart`, `kv` being the number of KV heads: "attn_config" and what goes with it. */
+void gguf_config_write_attention(struct gguf_config *c, u32 kv);
 /* Of families with `by_layer` what blocks each layer has, and how wide. */
 void gguf_config_write_by_layer(struct gguf_config *c);
 /* Of families with `streams` how many there are, what layers add beside, and which have sparse gates. */

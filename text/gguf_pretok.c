@@ -66,6 +66,9 @@
 	CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s{512}(?!\\S)|\\s{256}(?!\\S)|\\s{128}(?!\\S)" \
 	"|\\s{64}(?!\\S)|\\s{32}(?!\\S)|\\s{16}(?!\\S)|\\s{8}(?!\\S)|\\s{4}(?!\\S)|\\s{1,2}(?!\\S)|\\s{1}"
 
+/* Words end at spaces and signs of some scripts. */
+#define UNTIL_SIGNS " ?[^(\\s|.,!?\\x{2026}\\x{3002}\\x{ff0c}\\x{3001}\\x{964}\\x{6d4}\\x{60c})]+"
+
 /* clang-format off */
 static const struct gguf_pretok PRETOKS[] = {
 	{"llama-bpe", {WORDS("\\p{N}{1,3}")}, .whole_words = true, .bos = true},
@@ -96,6 +99,9 @@ static const struct gguf_pretok PRETOKS[] = {
 	 {CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1}| ?[^\\s\\p{L}\\p{N}\\r\\n]+|" LINES_AND_SPACES}},
 	{"bailingmoe", {BAILING}},
 	{"bailingmoe2", {BAILING}},
+	{"bloom", {UNTIL_SIGNS}},
+	{"gpt3-finnish", {UNTIL_SIGNS}},
+	{"poro-chat", {UNTIL_SIGNS}},
 	{"qwen35", {MARKED_WORDS}, .nfc = true},
 	{"gpt-4o", {CASED_WORDS(CONTRACTIONS "?", "\\p{N}{1,3}")}},
 	{"minimax-m2", {CASED_WORDS(CONTRACTIONS "?", "\\p{N}{1,3}")}},

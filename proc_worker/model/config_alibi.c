@@ -100,11 +100,16 @@ static enum err read_mpt(struct model_config *c, json_val v, struct err_msg *em)
 {
 	json_val attention = json_get(v, "attn_config");
 	double clip = 0;
+	u32 twice = 0;
 	bool plain;
 
 	if (json_present(attention) && json_type(attention) != JSON_OBJECT)
 		return err_set(em, ERR_FORMAT, "config.json: \"attn_config\" must be an object, found %s", json_type_name(attention));
 	enum err e = read_attention_type(c, attention, em);
+	if (!e)
+		e = config_may_u32(v, "num_key_value_heads", c->heads, c->kv_heads, &twice, em);
+	if (!e && twice != c->kv_heads)
+		e = err_set(em, ERR_INVALID, "config.json: \"num_key_value_heads\" is %u, but by \"attn_config\" there are %u", twice, c->kv_heads);
 	if (!e)
 		e = config_may_positive(attention, "clip_qkv", 0, &clip, em);
 	if (!e && clip > 0)

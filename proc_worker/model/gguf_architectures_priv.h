@@ -41,6 +41,8 @@ static const struct {
 	{"smollm3", {0}},
 	{"falcon", {FALCON_NORMS, FALCON}, WHOLE_FALCON, "transformer.h", "blk.0.attn_norm_2.weight"},
 	{"falcon", {FALCON}, WHOLE_FALCON, "transformer.h"},
+	{"bloom", {FALCON}, WHOLE_BLOOM, "transformer.h"},
+	{"mpt", {MPT}, WHOLE_MPT, "transformer.blocks"},
 	{"gpt2", {GPT2, STARCODER}, WHOLE_STARCODER, "transformer.h"},
 	{"gptneox", {GPT_NEOX}, WHOLE_GPT_NEOX, "gpt_neox.layers"},
 	{"starcoder", {STARCODER}, WHOLE_STARCODER, "transformer.h"},

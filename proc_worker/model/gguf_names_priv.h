@@ -195,6 +195,30 @@ static const struct name FALCON[] = {
 	{NULL, NULL},
 };
 
+/* BLOOM's layers have FALCON's names. */
+static const struct name WHOLE_BLOOM[] = {
+	{"token_embd", "transformer.word_embeddings"},
+	{"token_embd_norm", "transformer.word_embeddings_layernorm"},
+	{"output_norm", "transformer.ln_f"},
+	{NULL, NULL},
+};
+
+static const struct name WHOLE_MPT[] = {
+	{"token_embd", "transformer.wte"},
+	{"position_embd", "transformer.wpe"},
+	{"output_norm", "transformer.norm_f"},
+	{NULL, NULL},
+};
+static const struct name MPT[] = {
+	{"attn_norm", "norm_1"},
+	{"attn_qkv", "attn.Wqkv"},
+	{"attn_output", "attn.out_proj"},
+	{"ffn_norm", "norm_2"},
+	{"ffn_up", "ffn.up_proj"},
+	{"ffn_down", "ffn.down_proj"},
+	{NULL, NULL},
+};
+
 /* Where there is a norm for each block the first one is the MLP's. */
 static const struct name FALCON_NORMS[] = {
 	{"attn_norm", "ln_mlp"},

@@ -45,6 +45,7 @@ PATTERNS = {
     "afmoe": [r"\p{N}{1,2}(?=(?:\p{N}{3})+(?!\p{N}))|\p{N}{1,3}",
               "[一-\u9fff㐀-\u4dbf\uf900-\ufaff\u3040-ゟ゠-ヿ･-ﾟ⼀-\u2fdfเ-\u0e7f\u0e80-\u0effក-\u17ffက-႟ꩠ-ꩿꧠ-\ua9ff가-\ud7afᄀ-ᇿ]+", DEEPSEEK],
     "deepseek-v3": [r"\p{N}{1,3}", "[一-龥\u3040-ゟ゠-ヿ]+", DEEPSEEK], "hunyuan-dense": [r"\p{N}{1,3}", "[一-龥\u3040-ゟ゠-ヿ]+", DEEPSEEK],
+    "bloom": [r" ?[^(\s|.,!?…。，、।۔،)]+"],
     "deepseek-llm": [r"[\r\n]", r"\s?[%s]+" % LETTERS, "\\s?[!-/:-~！-／：-～‘-‟\u3000-。]+", r"\s+$", "[一-龥ࠀ-一가-\ud7ff]+", "digits"],
 }
 WHOLE_WORDS = {"falcon-h1", "midm-2.0", "minicpm5", "kimi-k2", "youtu"}

@@ -19,7 +19,7 @@ NAMES = ["lfm2/old", "lfm2_moe/odd", "qwen3_5_text/none", "qwen3_5_text/odd", "q
          "minicpm/none", "hunyuan_v1_moe/none", "ernie4_5_moe/interval", "exaone_moe/none",
          "apertus/none", "gemma3n_text/none", "gemma3n_text/streams-3-active", "gemma3n_text/odd", "gemma3n_text/save-whole-new", "gemma4_text/none", "gemma4_text/untied", "gemma4_text/rope-half", "gemma4_text/small",
          "gemma4_text/small-odd", "gemma4_text/small-keys", "gemma4_text/mixture", "phi/none", "falcon_h1/none", "falcon_h1/odd", "minicpm3/none", "gpt2/none", "gpt2/untied", "gpt2/odd", "gpt_neox/none", "gpt_neox/sequential", "gpt_neox/no-bias",
-         "gpt_neox/odd", "gpt_bigcode/none", "gpt_bigcode/untied", "falcon/none", "falcon/newer", "falcon/newer-one-norm", "falcon/odd-newer",
+         "gpt_neox/odd", "bloom/none", "bloom/odd-12", "mpt/biases-clip", "mpt/positions", "mpt/odd-gqa", "gpt_bigcode/none", "gpt_bigcode/untied", "falcon/none", "falcon/newer", "falcon/newer-one-norm", "falcon/odd-newer",
          "llama4_text/none", "nemotron-nas/none", "nemotron-nas/nothing-between", "mistral4/beta", "mistral4/groups", "afmoe/none", "afmoe/odd",
          "glm_moe_dsa/shared-listed", "youtu/none", "baichuan/odd-first", "qwen/none", "orion/none", "orion/odd", "jais2/none", "phimoe/none",
          "bitnet/none", "stablelm/head-norms-parallel", "cohere/head-norms", "glm4v/glm4v_text-odd", "glm4v_moe/glm4v_moe_text-groups", "glm_ocr/glm_ocr_text-odd",
@@ -246,12 +246,12 @@ def kimi_shapes():
         moe if i else {"mlp.%s_proj.weight" % n: [H, H] for n in ("gate", "up", "down")}))
 
 
-def baichuan_shapes(vocab):
-    shapes = layer_shapes(1, lambda i: {"self_attn.W_pack.weight": [3 * H, H], "self_attn.o_proj.weight": [H, H],
+def baichuan_shapes(vocab, layers=1):
+    shapes = layer_shapes(layers, lambda i: {"self_attn.W_pack.weight": [3 * H, H], "self_attn.o_proj.weight": [H, H],
                                         **{"mlp.%s_proj.weight" % n: [H, H] for n in ("gate", "up", "down")}})
     shapes.update({"model.embed_tokens.weight": [vocab, H], "lm_head.weight": [vocab, H]})
     return {**{k: v for k, v in USUAL.items() if k not in ("num_key_value_heads", "rope_theta")}, "architectures": ["BaichuanForCausalLM"],
-            "num_hidden_layers": 1, "vocab_size": vocab}, shapes
+            "num_hidden_layers": layers, "vocab_size": vocab}, shapes
 
 
 def grid_folder(folder, config, shapes):
@@ -324,6 +324,16 @@ def test_the_second_baichuan_is_known_by_its_vocabulary(kind, tmp_path, cache): 
     folder = grid_folder(tmp_path / "folder", *baichuan_shapes(125696))
     wanted, got = (logits(m, "--dtype", "float32") for m in (folder, convert(folder, tmp_path / "model.gguf", kind=kind)))
     assert max(wanted) - min(wanted) > 1 and max(abs(a - b) for a, b in zip(wanted, got)) < 1e-4
+
+
+@pytest.mark.parametrize("vocab", [64000, 125696])
+def test_baichuan_of_13b_is_known_by_its_layers(vocab, tmp_path, cache):  # noqa: F811
+    """Its heads have ALiBi, and lm_head counts as if rows were of length 1 in the second generation alone, as the vocabulary tells."""
+    config, shapes = baichuan_shapes(vocab, 40)
+    config["model_max_length"] = config.pop("max_position_embeddings")
+    folder = grid_folder(tmp_path / "folder", config, shapes)
+    wanted, got = (logits(m, "--dtype", "float32") for m in (folder, convert(folder, tmp_path / "model.gguf")))
+    assert max(wanted) - min(wanted) > 1 and max(abs(a - b) for a, b in zip(wanted, got)) < 1e-3
 
 
 def without_width(values, tensors):
@@ -448,7 +458,7 @@ MAMBA = {"ssm.conv_kernel": 4, "ssm.state_size": 4, "ssm.group_count": 1, "ssm.t
     ("jamba", {**MAMBA, "attention.head_count_kv": [0, 0, 0, 1, 0, 1], "block_count": 6}, "layers 3 and 5 have heads of keys and values (attention.head_count_kv), and layer 1 has not"),
     ("jamba", {**MAMBA, "attention.head_count_kv": [0, 1], "expert_count": 4, "expert_used_count": 2}, "none of the 2 layers has experts (ffn_gate_inp)"),
     ("mamba", MAMBA, "the value mamba."),
-    ("baichuan", {"block_count": 40}, "baichuan.block_count is 40: models of this architecture with so many layers have ALiBi"),
+    ("mpt", {"attention.max_alibi_bias": 8.5}, "mpt.attention.max_alibi_bias is 8.5; it must be a whole number from 0 to 64"),
     ("llama4", {"expert_count": 4, "expert_used_count": 1, "expert_feed_forward_length": 4, "interleave_moe_layer_step": 1, "attention.sliding_window": 4096},
      "llama4.attention.sliding_window is 4096; only 8192, or none, is supported"),
     ("llama4", {}, "llama4.expert_count is missing; it must be an integer above 0"),

@@ -282,7 +282,7 @@ def letters_of_bytes():
     ("kimi-k2", ["ab", "\u4f60\u597d", "cd", " ", "123", "45"]), ("gpt-4o", ["ab\u4f60\u597dcd", " ", "123", "45"]),
     ("afmoe", ["1", "234", "567", " ab"]), ("deepseek-v3", ["123", "456", "7", " ab"]), ("deepseek-llm", ["Ab", " ", "1", "2", ".", "5"]),
     ("youtu", ["\ud55c\uad6d", "ab", "\uff0c", "1", "2"]), ("jais-2", ["a", "  ", " ", " b"]), ("llama-bpe", ["a", "      ", " b"]),
-    ("exaone-moe", ["ab cd ef", "1", "2"]), ("solar-open", ["ab", " cd", " ef", "1", "2"]), ("minicpm5", ["123", "4", " ab"])])
+    ("bloom", ["ab", " 12", "\u0964", "'cd", "  "]), ("exaone-moe", ["ab cd ef", "1", "2"]), ("solar-open", ["ab", " cd", " ef", "1", "2"]), ("minicpm5", ["123", "4", " ab"])])
 def test_text_is_cut_as_the_name_says(pre, pieces, tmp_path, cache):
     """Merges make the pieces, and would join each with the next one."""
     letter = letters_of_bytes()

@@ -106,6 +106,7 @@ Test(config_unrotated, what_is_not_computed_of_mpt_is_refused_by_name)
 	said_refused(MPT, MPT_SIZES, "\"ffn_config\": {\"ffn_hidden_size\": 99}", ERR_UNSUPPORTED, "\"ffn_config\": \"ffn_hidden_size\" is set");
 	said_refused(MPT, MPT_SIZES, "\"logit_scale\": \"inv_sqrt_d_model\"", ERR_UNSUPPORTED, "logit_scale");
 	said_refused(MPT, MPT_SIZES, "\"no_bias\": 1", ERR_FORMAT, "(the field \"no_bias\" of a MPTForCausalLM)");
+	said_refused(MPT, MPT_SIZES, "\"num_key_value_heads\": 4", ERR_INVALID, "\"num_key_value_heads\" is 4, but by \"attn_config\" there are 12");
 	said_refused(MPT, MPT_SIZES, "\"intermediate_size\": 100", ERR_INVALID, "\"intermediate_size\" is 100, but \"expansion_ratio\" times hidden_size");
 }
 
