@@ -428,7 +428,8 @@ def keep_all(path):
 def keep_device(path):
     """Models in bfloat16 of sizes that devices take: prompts, what follows, and how sure that is."""
     lines = []
-    for name, config, save in [*families_cases.device_cases(), *families_gpt.device_cases(), *families_newer.device_cases(), *families_remote.device_cases()]:
+    for name, config, save in [*families_cases.device_cases(), *families_gpt.device_cases(), *families_newer.device_cases(), *families_remote.device_cases(),
+                               *families_unrotated.device_cases()]:
         with tempfile.TemporaryDirectory() as scratch:
             folder = pathlib.Path(scratch) / "model"
             model = build(config, {"dtype": "bfloat16", **save}, folder)

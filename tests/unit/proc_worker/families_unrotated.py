@@ -178,6 +178,17 @@ def cases():
             yield named + "/save-" + name, family, config(family, {"torch_dtype": save.get("dtype", "float32")}), save
 
 
+# Of sizes that devices take, which have no ALiBi.
+DEVICE = {"gpt_neo": {"hidden_size": 64, "intermediate_size": 96}, "biogpt": {"hidden_size": 64, "intermediate_size": 96},
+          "mpt": {"d_model": 64, "no_bias": False, **attention(alibi=False, clip_qkv=0.8)}}
+
+
+def device_cases():
+    """As families_cases.device_cases."""
+    for family, changes in DEVICE.items():
+        yield family, config(family, {**changes, "torch_dtype": "bfloat16"}), {}
+
+
 # ---------------------------------------------------------------- what transformers has not
 
 def grouped(self, hidden_states, position_bias, attention_mask=None, **kwargs):
