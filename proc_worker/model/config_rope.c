@@ -530,7 +530,7 @@ static enum err read_no_rotation(struct model_config *c, json_val v, struct err_
 {
 	static const char *const fields[] = {"rope_scaling", "rope_parameters", "partial_rotary_factor", "rope_theta"};
 	const bool stated = c->arch->unrotated && c->arch->rope_theta > 0;
-	const u32 dim = c->arch->unrotated ? 2 : c->head_dim; /* of a table that nobody reads, for every position */
+	const u32 dim = c->learned_positions ? 4 : c->arch->unrotated ? 2 : c->head_dim; /* of a table that nobody reads, for every position; devices want fours */
 	double theta;
 
 	for (size_t i = 0; i < COUNT_OF(fields) - stated; i++)
