@@ -404,6 +404,21 @@ struct kern_lora_args {
 	u32 x_stride, out_stride;
 };
 
+/* The real-gated linear recurrent unit (De et al. 2024): over a row's tokens, for every channel by itself on a number S, which begins as what the slot has at
+ * [channels]. With i = sigmoid(input[t][c] + input_bias[c]), r = sigmoid(fade[t][c] + fade_bias[c]) and w = exp(-8 * rate[c] * r):
+ *   S[c] = w S[c] + sqrt(1 - w^2) * i * x[t][c], of a sequence's first token S[c] = i * x[t][c];  out[t][c] = S[c] * act(gate[t][c]).
+ * `out` may be x or gate. S is rounded to float with every token: a row's bits depend on that row alone, not on how its tokens are spread over calls. */
+struct kern_lru_args {
+	float *out;		      /* [T][stride], as x and gate: channels values of a token */
+	const float *x, *gate;
+	const float *input, *fade;    /* [T][gate_stride], likewise */
+	const float *input_bias, *fade_bias; /* [channels] */
+	const float *rate;	      /* [channels], 0 at least */
+	struct kern_state state;
+	enum kern_activation act;
+	u32 channels, stride, gate_stride;
+};
+
 /* Copies KV blocks src[i] -> dst[i] in every given layer. A block is never source and destination at once. */
 struct kern_block_copy_args {
 	const struct kern_kv *layers;
@@ -418,7 +433,7 @@ struct kern_block_copy_args {
 	X(logits) X(sample) X(logprobs) X(block_copy) X(layernorm) X(qk_squares) X(qk_norm) \
 	X(conv) X(recurrent) X(gate) X(head_matmul) X(latent_kv)
 /* Ops that devices have no kernels for; their slots are NULL there, and models that need them are refused. */
-#define KERN_CPU_OPS(X) X(lora) X(selective_scan) X(stream_mix) X(moments)
+#define KERN_CPU_OPS(X) X(lora) X(selective_scan) X(lru) X(stream_mix) X(moments)
 
 struct kern_ops {
 #define KERN_SLOT(op) enum err (*op)(struct kern_ctx *, const struct kern_##op##_args *);

@@ -12,6 +12,7 @@
 #include "common/step_digest.h"
 #include "proc_worker/host_memory.h"
 #include "proc_worker/model/latent.h"
+#include "proc_worker/model/lru.h"
 #include "proc_worker/model/recurrent.h"
 #include "proc_worker/model/tensor_names.h"
 
@@ -216,6 +217,16 @@ static size_t scratch_bytes(const struct runner *r, struct kern_limits limits)
 	return (bytes + SCRATCH_ALIGN - 1) & ~(size_t)(SCRATCH_ALIGN - 1);
 }
 
+/* Inputs of the product behind attention, or behind what a layer has instead, of families with products of heads; 0: those of heads. */
+static u32 attended_width(const struct model_config *m, const struct model_shard *s)
+{
+	const u32 gates = lru_width(m, s), heads = s->heads * m->head_dim;
+
+	if (m->arch->latent)
+		return latent_attended_width(m, s);
+	return gates > heads || gates == 0 ? gates : heads;
+}
+
 static enum err make_decoder(struct runner *r, struct err_msg *em)
 {
 	u32 rows = r->config.limits.rows_max, tokens = r->config.limits.tokens_max, samples = samples_max(r);
@@ -239,7 +250,7 @@ static enum err make_decoder(struct runner *r, struct err_msg *em)
 				     .hidden = r->model.hidden,
 				     .intermediate = widest_inputs(r),
 				     .experts = r->model.experts + r->model.zero_experts,
-				     .attended = r->model.arch->latent ? latent_attended_width(&r->model, &r->shard) : 0,
+				     .attended = attended_width(&r->model, &r->shard),
 				     .lora_rank = r->loras.rank_sum_max,
 				     .vocab = r->model.vocab_size,
 				     .context = r->max_model_len,

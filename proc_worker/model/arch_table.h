@@ -52,6 +52,12 @@ enum weight_slot {
 	SLOT_C_NORM,
 	SLOT_DT_PROJ,
 	SLOT_RATES,
+	/* Of RECURRENT_LRU: what makes gates of each head's channels, of what comes in and of what fades, with biases; and kern_lru_args.rate */
+	SLOT_LRU_INPUT,
+	SLOT_LRU_INPUT_BIAS,
+	SLOT_LRU_FADE,
+	SLOT_LRU_FADE_BIAS,
+	SLOT_LRU_RATE,
 	SLOT_DECAY_B, /* of RECURRENT_KDA: decays and gates from what SLOT_QKV makes of them first */
 	SLOT_GATE_B,
 	SLOT_STATE_OUT, /* where attention stands beside that: its last product, SLOT_ATTN_OUT being attention's */
@@ -302,6 +308,7 @@ enum recurrent_kind {
 	RECURRENT_SCAN,	 /* Mamba 2: v, k, q, gate, decay */
 	RECURRENT_SELECTIVE, /* Mamba: x, gate */
 	RECURRENT_KDA,	 /* Kimi delta attention: q, k, v, beta, what SLOT_DECAY_B reads, what SLOT_GATE_B reads */
+	RECURRENT_LRU,	 /* a real-gated linear recurrent unit (RecurrentGemma): x, gate */
 };
 
 /* Fields of config.json that a family has, and what it computes differently from Llama. */

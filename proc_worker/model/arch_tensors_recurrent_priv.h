@@ -145,6 +145,38 @@ static const struct arch_tensor OLMO_HYBRID[] = {
 	MLP,
 };
 
+/* A real-gated linear recurrent unit, or attention, in every layer; all but q, k and v has biases. */
+#define GRIFFIN LAYER "temporal_block."
+#define GRIFFIN_LRU GRIFFIN "rg_lru."
+#define GRIFFIN_ROWS(slot, name, columns) {slot, GRIFFIN name, DIM_STATE_VALUES, columns, SPLIT_ROWS, WHEN_RECURRENT}
+#define GRIFFIN_BLOCKS(slot, name) {slot, GRIFFIN_LRU name, DIM_STATE_VALUE, DIM_STATE_VALUE, SPLIT_ROWS, WHEN_RECURRENT, .whole = DIM_STATE_VALUES}
+#define GRIFFIN_ATTENTION(slot, name, rows, columns, when) {slot, GRIFFIN name, rows, columns, SPLIT_ROWS, when}
+#define GRIFFIN_MLP(slot, name, columns, split) {slot, LAYER "mlp_block." name, DIM_INTERMEDIATE, columns, split}
+static const struct arch_tensor RECURRENT_GEMMA[] = {
+	EMBEDDINGS_BUT_NORM, FINAL_NORM(SLOT_FINAL_NORM, "final_norm.weight"),
+	NORM(SLOT_ATTN_NORM, "temporal_pre_norm.weight"), NORM(SLOT_MLP_NORM, "channel_pre_norm.weight"),
+	GRIFFIN_ATTENTION(SLOT_QKV, "q_proj.weight", DIM_HEADS, DIM_HIDDEN, WHEN_ATTENTION),
+	GRIFFIN_ATTENTION(SLOT_QKV, "k_proj.weight", DIM_KV_HEADS, DIM_HIDDEN, WHEN_ATTENTION),
+	GRIFFIN_ATTENTION(SLOT_QKV, "v_proj.weight", DIM_KV_HEADS, DIM_HIDDEN, WHEN_ATTENTION),
+	GRIFFIN_ATTENTION(SLOT_QKV_BIAS, "q_proj.bias", DIM_HEADS, DIM_NONE, WHEN_ATTENTION_BIAS),
+	GRIFFIN_ATTENTION(SLOT_QKV_BIAS, "k_proj.bias", DIM_KV_HEADS, DIM_NONE, WHEN_ATTENTION_BIAS),
+	GRIFFIN_ATTENTION(SLOT_QKV_BIAS, "v_proj.bias", DIM_KV_HEADS, DIM_NONE, WHEN_ATTENTION_BIAS),
+	{SLOT_ATTN_OUT, GRIFFIN "o_proj.weight", DIM_HIDDEN, DIM_HEADS, SPLIT_COLUMNS, WHEN_ATTENTION},
+	{SLOT_ATTN_OUT_BIAS, GRIFFIN "o_proj.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_ATTENTION},
+	GRIFFIN_ROWS(SLOT_QKV, "linear_x.weight", DIM_HIDDEN), GRIFFIN_ROWS(SLOT_QKV, "linear_y.weight", DIM_HIDDEN),
+	GRIFFIN_ROWS(SLOT_QKV_BIAS, "linear_x.bias", DIM_NONE), GRIFFIN_ROWS(SLOT_QKV_BIAS, "linear_y.bias", DIM_NONE),
+	GRIFFIN_ROWS(SLOT_CONV, "conv_1d.weight", DIM_TAPS), GRIFFIN_ROWS(SLOT_CONV_BIAS, "conv_1d.bias", DIM_NONE),
+	GRIFFIN_BLOCKS(SLOT_LRU_INPUT, "input_gate_weight"), GRIFFIN_ROWS(SLOT_LRU_INPUT_BIAS, "rg_lru.input_gate_bias", DIM_NONE),
+	GRIFFIN_BLOCKS(SLOT_LRU_FADE, "recurrent_gate_weight"), GRIFFIN_ROWS(SLOT_LRU_FADE_BIAS, "rg_lru.recurrent_gate_bias", DIM_NONE),
+	GRIFFIN_ROWS(SLOT_LRU_RATE, "rg_lru.recurrent_param", DIM_NONE),
+	{SLOT_ATTN_OUT, GRIFFIN "linear_out.weight", DIM_HIDDEN, DIM_STATE_VALUES, SPLIT_COLUMNS, WHEN_RECURRENT},
+	{SLOT_ATTN_OUT_BIAS, GRIFFIN "linear_out.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_RECURRENT},
+	GRIFFIN_MLP(SLOT_GATE_UP, "gate_proj.weight", DIM_HIDDEN, SPLIT_ROWS), GRIFFIN_MLP(SLOT_GATE_UP, "up_proj.weight", DIM_HIDDEN, SPLIT_ROWS),
+	GRIFFIN_MLP(SLOT_GATE_UP_BIAS, "gate_proj.bias", DIM_NONE, SPLIT_ROWS), GRIFFIN_MLP(SLOT_GATE_UP_BIAS, "up_proj.bias", DIM_NONE, SPLIT_ROWS),
+	{SLOT_DOWN, LAYER "mlp_block.down_proj.weight", DIM_HIDDEN, DIM_INTERMEDIATE, SPLIT_COLUMNS},
+	{SLOT_DOWN_BIAS, LAYER "mlp_block.down_proj.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE},
+};
+
 /* Kimi delta attention, or attention over latents; experts under the names of Mixtral's. */
 #define KDA_ROWS(slot, name, rows, columns) {slot, ATTENTION name, rows, columns, SPLIT_ROWS, WHEN_RECURRENT}
 #define KDA_LOW(name) {SLOT_QKV, ATTENTION name, DIM_STATE_VALUE, DIM_HIDDEN, SPLIT_NONE, WHEN_RECURRENT}

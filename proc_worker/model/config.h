@@ -86,7 +86,8 @@ struct latent_config {
 struct recurrent_config {
 	enum recurrent_kind kind;
 	u32 taps; /* of the convolution, which is over `before * x`, over q, k and v, or over v, k and q */
-	/* Of all but RECURRENT_CONV; kern_recurrent_args. Of RECURRENT_SELECTIVE channels are heads of one value, and key_dim is what each one's state has. */
+	/* Of all but RECURRENT_CONV; kern_recurrent_args. Of RECURRENT_SELECTIVE channels are heads of one value, and key_dim is what each one's state has; of
+	 * RECURRENT_LRU heads are blocks of `value_dim` channels, and key_dim is 1. */
 	u32 key_heads, heads, key_dim, value_dim;
 	f32 beta_scale, step_min, step_max;
 	u32 step_rank; /* of RECURRENT_SELECTIVE: values that steps are made of */

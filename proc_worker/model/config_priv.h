@@ -163,6 +163,12 @@ MUST_CHECK enum err config_read_periodic(struct model_config *c, json_val v, str
 /* The sizes of layers of RECURRENT_SELECTIVE. */
 MUST_CHECK enum err config_read_selective(struct model_config *c, json_val v, struct err_msg *em);
 
+/* Of RECURRENT_LRU: which layers keep a state, and which attend; and the sizes of the former. */
+MUST_CHECK enum err config_mark_lru(struct model_config *c, json_val v, struct err_msg *em);
+MUST_CHECK enum err config_read_lru(struct model_config *c, json_val v, struct err_msg *em);
+/* Over how many tokens convolutions go, which the field `name` says, or `usual`: fills recurrent.taps. ERR_FORMAT, ERR_UNSUPPORTED. */
+MUST_CHECK enum err config_read_taps(struct model_config *c, json_val v, const char *name, u32 usual, struct err_msg *em);
+
 /* Which layers of a family with arch.recurrent keep a state, and what it is, with `c` filled up to the arithmetic. */
 MUST_CHECK enum err config_read_recurrent(struct model_config *c, json_val v, struct err_msg *em);
 /* Of a family with Kimi delta attention, by `own`, its "linear_attn_config": which layers keep a state, if it lists them (`*ruled`). */

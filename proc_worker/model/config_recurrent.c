@@ -58,6 +58,9 @@ static const struct {
 	{"mamba_dt_rank", RECURRENT_SELECTIVE},
 	{"mamba_conv_bias", RECURRENT_SELECTIVE},
 	{"mamba_proj_bias", RECURRENT_SELECTIVE},
+	{"block_types", RECURRENT_LRU},
+	{"conv1d_width", RECURRENT_LRU},
+	{"lru_width", RECURRENT_LRU},
 };
 
 bool config_is_recurrent_field(const struct arch *arch, const char *name)
@@ -187,6 +190,8 @@ static enum err mark(struct model_config *c, json_val v, struct err_msg *em)
 {
 	if (c->arch->single_blocks)
 		return ERR_OK;
+	if (c->arch->recurrent == RECURRENT_LRU)
+		return config_mark_lru(c, v, em);
 	if (c->arch->attention_free)
 		return json_present(json_get(v, "layer_types")) ? mark_listed(c, json_get(v, "layer_types"), NULL, em) : ERR_OK;
 	return c->arch->state_beside ? mark_beside(c) : mark_layers(c, v, em);
@@ -210,12 +215,14 @@ static const char *attention_fields(const struct arch *a)
 {
 	if (arch_has_own(a, "attn_layer_period"))
 		return "\"attn_layer_period\", \"attn_layer_offset\"";
+	if (a->recurrent == RECURRENT_LRU)
+		return "\"block_types\"";
 	return a->recurrent == RECURRENT_KDA ? "\"linear_attn_config\", \"layer_types\"" : "\"layer_types\"";
 }
 
 /* ---------------------------------------------------------------- their numbers */
 
-static enum err read_taps(struct model_config *c, json_val v, const char *name, u32 usual, struct err_msg *em)
+enum err config_read_taps(struct model_config *c, json_val v, const char *name, u32 usual, struct err_msg *em)
 {
 	json_val field = json_get(v, name);
 	u64 taps = usual;
@@ -268,7 +275,7 @@ static enum err adjust_intermediate(struct model_config *c, json_val v, struct e
 
 static enum err read_conv(struct model_config *c, json_val v, struct err_msg *em)
 {
-	enum err e = read_taps(c, v, "conv_L_cache", c->arch->taps ? c->arch->taps : CONV_TAPS, em);
+	enum err e = config_read_taps(c, v, "conv_L_cache", c->arch->taps ? c->arch->taps : CONV_TAPS, em);
 
 	if (!e)
 		e = config_may_bool(v, "conv_bias", false, &c->recurrent.conv_bias, em);
@@ -320,7 +327,7 @@ static enum err read_delta(struct model_config *c, json_val v, struct err_msg *e
 	if (json_present(gate) && !json_string_equals(gate, "swish") && !json_string_equals(gate, "silu"))
 		return err_set(em, ERR_UNSUPPORTED, "config.json: \"output_gate_type\" is '%.64s'; supported: swish, silu",
 			       json_cstr(gate, json_type_name(gate)));
-	enum err e = read_taps(c, v, "linear_conv_kernel_dim", DELTA_TAPS, em);
+	enum err e = config_read_taps(c, v, "linear_conv_kernel_dim", DELTA_TAPS, em);
 	if (!e)
 		e = config_may_u32(v, "linear_num_key_heads", STATE_HEADS_MAX, as_attention ? c->heads : DELTA_KEY_HEADS, &r->key_heads, em);
 	if (!e)
@@ -429,7 +436,7 @@ static enum err read_scan(struct model_config *c, json_val v, struct err_msg *em
 {
 	struct recurrent_config *r = &c->recurrent;
 
-	enum err e = read_taps(c, v, "mamba_d_conv", SCAN_TAPS, em);
+	enum err e = config_read_taps(c, v, "mamba_d_conv", SCAN_TAPS, em);
 	if (!e)
 		e = config_may_u32(v, "mamba_n_heads", STATE_HEADS_MAX, SCAN_HEADS, &r->heads, em);
 	if (!e)
@@ -498,7 +505,7 @@ enum err config_read_recurrent(struct model_config *c, json_val v, struct err_ms
 	if (attend == 0 && !c->arch->attention_free)
 		return err_set(em, ERR_UNSUPPORTED, "config.json: none of the layers is one of attention (%s); a %s must have one at least",
 			       attention_fields(c->arch), c->arch->name);
-	e = check_activation(c, v, em);
+	e = c->arch->recurrent == RECURRENT_LRU ? ERR_OK : check_activation(c, v, em);
 	if (e)
 		return e;
 	c->recurrent.kind = c->arch->recurrent;
@@ -512,10 +519,12 @@ enum err config_read_recurrent(struct model_config *c, json_val v, struct err_ms
 	case RECURRENT_SCAN:
 		return read_scan(c, v, em);
 	case RECURRENT_SELECTIVE:
-		e = read_taps(c, v, "mamba_d_conv", SCAN_TAPS, em);
+		e = config_read_taps(c, v, "mamba_d_conv", SCAN_TAPS, em);
 		return e ? e : config_read_selective(c, v, em);
 	case RECURRENT_KDA:
 		return config_read_kda(c, v, em);
+	case RECURRENT_LRU:
+		return config_read_lru(c, v, em);
 	case RECURRENT_NONE:
 		break;
 	}

@@ -8,6 +8,7 @@
 #include "proc_worker/model/altup.h"
 #include "proc_worker/model/decoder_priv.h"
 #include "proc_worker/model/latent.h"
+#include "proc_worker/model/lru.h"
 #include "proc_worker/model/selective.h"
 
 enum { TOLD = 2 /* floats that ranks tell each other of a token, whatever it is wide: squares of q and k, moments of a gate */ };
@@ -37,7 +38,7 @@ static size_t lay_out(struct decoder *d, char *base, size_t tokens)
 	const struct model_shard *s = c->shard;
 	size_t rows = least(c->logit_rows_max, tokens), hidden = c->model->hidden; /* each row is behind a token that runs */
 	const bool latent = c->model->arch->latent, beside = c->model->arch->global_heads && c->model->experts > 0;
-	const size_t selected = selective_low_width(c->model);
+	const size_t selected = selective_low_width(c->model), gates = lru_width(c->model, s);
 	size_t head_width = latent ? latent_head_width(c->model) : 0;
 	const size_t inputs = (size_t)c->model->layers * c->model->input_width, widest = most(s->intermediate, s->wide_intermediate);
 	size_t offset = 0, mlp, experts, projected, gate;
@@ -58,8 +59,8 @@ static size_t lay_out(struct decoder *d, char *base, size_t tokens)
 	d->qkv = carve(base, &offset, tokens * widest_qkv(c->model, s));
 	d->queries = carve(base, &offset, tokens * s->heads * head_width);
 	d->values = carve(base, &offset, tokens * s->heads * head_width);
-	d->low = carve(base, &offset, latent ? tokens * latent_low_width(c->model, s) : tokens * selected);
-	d->steps = carve(base, &offset, selected ? tokens * s->recurrent_heads : 0);
+	d->low = carve(base, &offset, latent ? tokens * latent_low_width(c->model, s) : tokens * (selected + gates));
+	d->steps = carve(base, &offset, tokens * (selected ? s->recurrent_heads : gates));
 	d->gate_up = carve(base, &mlp, least(tokens, MLP_TOKENS) * 2 * widest);
 	d->activated = carve(base, &mlp, least(tokens, MLP_TOKENS) * widest);
 	d->inputs_projected = carve(base, &projected, tokens * inputs);

@@ -1,10 +1,11 @@
 /* Recurrent layers on the CPU: a short convolution alone (LFM2), or one in front of the gated delta rule (Qwen 3.5), of Kimi delta attention or of
- * Mamba, whose first generation selective.c has. Runs in the
+ * Mamba, whose first generation selective.c has, or of RecurrentGemma (lru.c). Runs in the
  * worker, in every step of models that have them; owns no memory, never allocates. */
 #include "proc_worker/model/recurrent.h"
 
 #include "common/assert.h"
 #include "proc_worker/model/decoder_priv.h"
+#include "proc_worker/model/lru.h"
 #include "proc_worker/model/selective.h"
 
 static struct recurrent_layout lay_out(const struct model_config *m, const struct model_shard *s)
@@ -26,6 +27,8 @@ static struct recurrent_layout lay_out(const struct model_config *m, const struc
 						 .out_width = values, .width = mixed + values + heads};
 	case RECURRENT_SELECTIVE:
 		return (struct recurrent_layout){.channels = heads, .gate = heads, .out_width = heads, .width = 2 * heads};
+	case RECURRENT_LRU:
+		return (struct recurrent_layout){.channels = values, .gate = values, .out_width = values, .width = 2 * values};
 	case RECURRENT_KDA:
 		return (struct recurrent_layout){.channels = mixed, .k = keys, .v = 2 * keys, .beta = mixed, .low_decay = mixed + heads,
 						 .low_gate = mixed + heads + r->key_dim, .decay = mixed + heads + 2 * r->key_dim,
@@ -63,7 +66,8 @@ size_t recurrent_floats(const struct model_config *m, const struct model_shard *
 static enum err convolve(struct decoder *d, const struct layer_weights *w, const struct recurrent_layout *l, const struct kern_state *state,
 			 struct err_msg *em)
 {
-	const bool alone = d->config.model->recurrent.kind == RECURRENT_CONV;
+	const enum recurrent_kind kind = d->config.model->recurrent.kind;
+	const bool alone = kind == RECURRENT_CONV;
 	struct kern_conv_args a = {.out = d->qkv,
 				   .x = d->qkv,
 				   .weight = w->conv,
@@ -72,7 +76,7 @@ static enum err convolve(struct decoder *d, const struct layer_weights *w, const
 				   .channels = l->channels,
 				   .stride = l->stride,
 				   .taps = d->config.model->recurrent.taps,
-				   .silu = !alone};
+				   .silu = !alone && kind != RECURRENT_LRU};
 
 	if (alone) {
 		a.x = d->qkv + l->v;
@@ -110,6 +114,8 @@ static enum err recur(struct decoder *d, u32 index, const struct recurrent_layou
 	a.state.data += recurrent_conv_floats(d->config.model, l);
 	if (r->kind == RECURRENT_SELECTIVE)
 		return selective_recur(d, index, l, &a.state, em);
+	if (r->kind == RECURRENT_LRU)
+		return lru_recur(d, index, l, &a.state, em);
 	return decoder_failed(d->config.ops->recurrent(d->config.ctx, &a), "recurrent", em);
 }
 
@@ -235,5 +241,6 @@ enum err recurrent_mix(struct decoder *d, u32 index, const struct inputs *in, st
 	if (e)
 		return e;
 	e = in->save_count ? run_and_save(d, index, in, em) : run(d, index, &all, em);
-	return e || d->config.model->recurrent.kind == RECURRENT_CONV ? e : gate(d, w, &l, in->tokens, em);
+	const enum recurrent_kind kind = d->config.model->recurrent.kind;
+	return e || kind == RECURRENT_CONV || kind == RECURRENT_LRU ? e : gate(d, w, &l, in->tokens, em);
 }

@@ -29,6 +29,8 @@ struct layer_weights {
 	struct kern_weight x_proj, dt_proj;  /* [step_rank + 2 key_dim][channels], [channels][step_rank] */
 	const float *dt_norm, *b_norm, *c_norm; /* [step_rank], [key_dim], [key_dim], whole on every rank, or NULL */
 	const float *rates;		     /* [key_dim][channels], kern_selective_scan_args.rate */
+	struct kern_weight *lru_input, *lru_fade; /* [heads] of [value_dim][value_dim], of RECURRENT_LRU */
+	const float *lru_input_bias, *lru_fade_bias, *lru_rate; /* [heads * value_dim] */
 	struct kern_weight decay_b, gate_b;  /* [heads * key_dim][key_dim], [heads * value_dim][key_dim], of RECURRENT_KDA */
 	struct kern_weight state_out;	     /* [hidden][heads * value_dim], with LAYER_BESIDE, where qkv has q, k and v behind its other rows */
 	const float *attn_sub_norm;	     /* [heads * head_dim] of this rank, or NULL */

@@ -22,6 +22,20 @@ static bool is_rate_of(const struct arch_tensor *t, const struct st_tensor *st, 
 	return t->slot == SLOT_RATE_LOG && st->dims > 1 && wide <= 1 && count == heads;
 }
 
+/* Gates of each head's channels, or their biases: heads, which other tensors have one behind the other, are a dimension of their own. Returns how many
+ * dimensions there are. */
+static u32 divide_heads(const struct weights_plan *p, const struct arch_tensor *t, u64 shape[3], u32 dims)
+{
+	const bool matrix = t->slot == SLOT_LRU_INPUT || t->slot == SLOT_LRU_FADE;
+
+	if (!matrix && t->slot != SLOT_LRU_INPUT_BIAS && t->slot != SLOT_LRU_FADE_BIAS)
+		return dims;
+	shape[2] = shape[1];
+	shape[1] = p->config->recurrent.value_dim;
+	shape[0] = p->config->recurrent.heads;
+	return matrix ? 3 : 2;
+}
+
 static enum err check_tensor(const struct weights_plan *p, const struct arch_tensor *t, u32 layer, u32 expert,
 			     struct err_msg *em)
 {
@@ -52,6 +66,7 @@ static enum err check_tensor(const struct weights_plan *p, const struct arch_ten
 		shape[dims++] = shape[1];
 		shape[1] = 1;
 	}
+	dims = divide_heads(p, t, shape, dims);
 	const struct st_tensor *st = safetensors_find(p->checkpoint, name);
 	safetensors_print_shape(wanted, sizeof(wanted), shape, dims);
 	if (!st)

@@ -61,7 +61,7 @@ enum err weights_read_head(struct weights_reader *r, enum weight_slot slot, u32 
 	u64 shape[2];
 
 	arch_tensor_name(name, sizeof(name), t, layer, 0);
-	const bool split = weights_split_heads(p, t, layer, name, sizeof(name), shape), turns = slot == SLOT_HEAD_K && !split;
+	const bool split = weights_split_heads(p, t, layer, name, sizeof(name), shape), turns = slot != SLOT_HEAD_V && !split;
 	const u32 rows = split ? w->n : weights_dim(p->config, t->rows, layer), columns = split ? w->k : weights_dim(p->config, t->columns, layer);
 	const u32 a_head = split ? w->n : weights_rows_of_file(p, t, layer) / p->config->heads, number = p->shard->rank * p->shard->heads + head;
 	const u32 first = number * a_head + (split || t->before == DIM_NONE ? 0 : weights_dim(p->config, t->before, layer));

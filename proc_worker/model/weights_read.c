@@ -567,6 +567,8 @@ enum err weights_read_vector(struct weights_reader *r, enum weight_slot slot, u3
 	}
 	if (slot == SLOT_XIELU)
 		make_xielu(out);
+	for (u32 i = 0; i < done && slot == SLOT_LRU_RATE; i++)
+		out[i] = softplus(out[i]);
 	float factor = vector_factor(p, slot);
 	for (u32 i = 0; i < done && (offset != 0 || factor != 1); i++)
 		out[i] = (out[i] + offset) * factor;

@@ -300,5 +300,7 @@ void check_recurrent(struct check *c)
 			check_recurrence(c, i);
 		if (CHECK_DISTINCT(c, i, selective_scan))
 			check_selective_scan(c, i);
+		if (CHECK_DISTINCT(c, i, lru))
+			check_lru(c, i);
 	}
 }

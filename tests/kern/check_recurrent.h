@@ -38,5 +38,6 @@ const char *check_rows_pieces(struct check *c, const struct check_rows *r, float
 
 void check_recurrence(struct check *c, u32 target);
 void check_selective_scan(struct check *c, u32 target);
+void check_lru(struct check *c, u32 target);
 
 #endif

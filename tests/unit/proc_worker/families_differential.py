@@ -35,6 +35,7 @@ import families_gpt  # noqa: E402
 import families_known  # noqa: E402
 import families_latent  # noqa: E402
 import families_llama4  # noqa: E402
+import families_mixers  # noqa: E402
 import families_newer  # noqa: E402
 import families_recurrent  # noqa: E402
 import families_remote  # noqa: E402
@@ -83,6 +84,8 @@ def spread(name, shape, centre):
         return 0.2, 0
     if name.endswith("A_log"):  # of what a state keeps from token to token from a half to nearly all
         return 1.5, -1.5
+    if name.endswith("recurrent_param"):  # likewise
+        return 2, -3
     if name.endswith(("linear_attn.norm.weight", "mamba.D", "mixer.D")):
         return 0.25, 1
     if name.endswith(("layer_scalar", "router.scale", "per_expert_scale", "correct_output_scale")):  # factors
@@ -106,7 +109,7 @@ def values(name, shape, centre, unbiased=False):
 
 
 def centre_of(config):
-    offset = config["model_type"].startswith(("gemma", "qwen3_5", "qwen3_next")) and config["model_type"] not in ("gemma3n_text", "gemma4_text", "gemma4_unified_text")
+    offset = config["model_type"].startswith(("gemma", "recurrent_gemma", "qwen3_5", "qwen3_next")) and config["model_type"] not in ("gemma3n_text", "gemma4_text", "gemma4_unified_text")
     return 0 if offset else 1
 
 
@@ -243,7 +246,7 @@ def reference(model, ids, count, gaps=None):
     # whole (longrope). Without a cache wherever it makes no difference: that of windows of one token is wrong.
     keep, factor = dynamic(model), families_vision.factor(model.config)
     out = model(torch.tensor([ids]), use_cache=keep)
-    logits, past, gap, tokens = out.logits[0].float() * factor, out.past_key_values, float("inf"), []
+    logits, past, gap, tokens = out.logits[0].float() * factor, getattr(out, "past_key_values", None), float("inf"), []
     last = logits[-1]
     for _ in range(count):
         best = torch.topk(last, 2)
@@ -452,6 +455,7 @@ def all_cases():
     yield from families_llama4.cases()
     yield from families_newer.cases()
     yield from families_recurrent.cases()
+    yield from families_mixers.cases()
     yield from families_remote.cases()
     yield from families_renamed.cases()
     yield from families_shortcut.cases()
