@@ -87,7 +87,7 @@ struct kern_selective_scan_args {
 
 /* What a block weighs its values by before its last product, in place, in groups of `width` that each have a norm of their own where there is one:
  * x = norm(x) * f(gate), or with `gate_first` x = norm(x * f(gate)), f SiLU or, with `sigmoid`, that; norm(x) = x / sqrt(mean of the group's x^2 +
- * eps) * weight, or x, where `weight` is NULL. */
+ * eps) * weight, or x, where `weight` is NULL; then `gate` may be x. */
 struct kern_gate_args {
 	float *x;	     /* [T][stride], as `gate`: groups * width values of a token */
 	/* Devices: what is made of x goes there, [T][out_stride]; without x it is read there, too. NULL: in place. */

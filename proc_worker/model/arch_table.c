@@ -61,6 +61,20 @@ enum {
 	 .parallel = true, .interleaved = true, .window_needed = true, .head_dim = 128, .window = 4096, .window_pattern = 4, .rope_theta = 10000, \
 	 .norm_eps = 1e-5f, .logit_scale = 0.0625f, __VA_ARGS__}
 
+/* Of two, whose files have names of their own, and of what transformers makes of them. */
+#define MINIMAX_ARCH(name, ...) \
+	{name, MINIMAX, COUNT_OF(MINIMAX), ARCH_EXPERTS_ALL | ARCH_PARTIAL_ROTARY, __VA_ARGS__ \
+	 .recurrent = RECURRENT_LIGHTNING, .recurrent_layer = "linear_attention", .normed_residual = true, .gate_eps = 1e-6f, .kv_heads = 8, \
+	 .norm_eps = 1e-5f}
+#define MINIMAX_OWN \
+	"full_attn_alpha_factor", "full_attn_beta_factor", "linear_attn_alpha_factor", "linear_attn_beta_factor", "mlp_alpha_factor", "mlp_beta_factor", \
+	"rotary_dim"
+#define MINIMAX_OLDER \
+	.fields = {{"layernorm_full_attention_alpha", "full_attn_alpha_factor"}, {"layernorm_full_attention_beta", "full_attn_beta_factor"}, \
+		   {"layernorm_linear_attention_alpha", "linear_attn_alpha_factor"}, {"layernorm_linear_attention_beta", "linear_attn_beta_factor"}, \
+		   {"layernorm_mlp_alpha", "mlp_alpha_factor"}, {"layernorm_mlp_beta", "mlp_beta_factor"}}, \
+	.own = {MINIMAX_OWN, "attn_type_list", "postnorm", "shared_moe_mode"}, .rope_theta = 1000000,
+
 /* Of two, which differ in what norms step, key and query have. */
 #define MAMBA_ARCH(name, ...) \
 	{name, MAMBA, COUNT_OF(MAMBA), ARCH_TIED, \
@@ -449,6 +463,9 @@ static const struct arch ARCHS[] = {
 	 .latent = true, .interleaved = true, .shortcut = true, .rope_theta = 10000000, .norm_eps = 1e-5f, .routed_scale = 6},
 	{"MixtralForCausalLM", MIXTRAL, COUNT_OF(MIXTRAL), ARCH_WINDOW_ALL | ARCH_EXPERTS_ALL,
 	 .own = {"rope_interleave"}, .kv_heads = 8, .rope_theta = 1000000},
+	MINIMAX_ARCH("MiniMaxForCausalLM", .own = {MINIMAX_OWN}, .rope_theta = 1000000,),
+	MINIMAX_ARCH("MiniMaxText01ForCausalLM", MINIMAX_OLDER),
+	MINIMAX_ARCH("MiniMaxM1ForCausalLM", MINIMAX_OLDER),
 	{"MiniMaxM2ForCausalLM", MINIMAX_M2, COUNT_OF(MINIMAX_M2), ARCH_QK_NORMS | ARCH_EXPERTS_ALL | ARCH_PARTIAL_ROTARY,
 	 .own = {"rotary_dim", "attn_type_list", "scoring_func", "use_routing_bias", "qk_norm_type"},
 	 .router_sigmoid = true, .head_dim = 128, .kv_heads = 8, .rope_theta = 5000000, .norm_eps = 1e-6f},

@@ -308,6 +308,7 @@ enum recurrent_kind {
 	RECURRENT_SCAN,	 /* Mamba 2: v, k, q, gate, decay */
 	RECURRENT_SELECTIVE, /* Mamba: x, gate */
 	RECURRENT_KDA,	 /* Kimi delta attention: q, k, v, beta, what SLOT_DECAY_B reads, what SLOT_GATE_B reads */
+	RECURRENT_LIGHTNING, /* lightning attention (MiniMax): q, k, v, gate */
 	RECURRENT_LRU,	 /* a real-gated linear recurrent unit (RecurrentGemma): x, gate */
 };
 
@@ -367,6 +368,7 @@ struct arch {
 	bool plain_final_norm;	/* of ARCH_NORM_OFFSET: the last norm multiplies by its weights */
 	bool sub_norms;		/* what the last products of attention and MLP read has norms, over what all ranks have of it: sub_norm.h */
 	bool parallel;		/* attention and MLP read the same stream, and are added to it together */
+	bool normed_residual;	/* what blocks say is added to what they read, not to the stream before its norm: model_config.residuals */
 	bool positions;		/* SLOT_POSITIONS instead of rotary embeddings */
 	bool latent; /* heads share one latent and one rotated key ("kv_lora_rank", "qk_rope_head_dim"): latent.h */
 	bool interleaved;	/* rotary embeddings turn neighbours, not halves */

@@ -145,6 +145,18 @@ static const struct arch_tensor OLMO_HYBRID[] = {
 	MLP,
 };
 
+/* Lightning attention, whose heads have q, k and v one behind the other each, or attention. */
+#define LIGHTNING_QKV(before_) \
+	{SLOT_QKV, ATTENTION "qkv_proj.weight", DIM_STATE_KEYS, DIM_HIDDEN, SPLIT_ROWS, WHEN_RECURRENT, .whole = DIM_STATE_QKV, .before = before_, \
+	 .grouped = GROUPS_KEY_HEADS}
+static const struct arch_tensor MINIMAX[] = {
+	EMBEDDINGS, NORMS, SOME_ATTENTION("o_proj.weight"), MIXTRAL_EXPERTS,
+	LIGHTNING_QKV(DIM_NONE), LIGHTNING_QKV(DIM_STATE_KEYS), LIGHTNING_QKV(DIM_STATE_QK),
+	{SLOT_QKV, ATTENTION "output_gate.weight", DIM_STATE_VALUES, DIM_HIDDEN, SPLIT_ROWS, WHEN_RECURRENT},
+	{SLOT_GATE_NORM, ATTENTION "norm.weight", DIM_STATE_VALUES, DIM_NONE, SPLIT_ROWS, WHEN_RECURRENT},
+	{SLOT_ATTN_OUT, ATTENTION "out_proj.weight", DIM_HIDDEN, DIM_STATE_VALUES, SPLIT_COLUMNS, WHEN_RECURRENT},
+};
+
 /* A real-gated linear recurrent unit, or attention, in every layer; all but q, k and v has biases. */
 #define GRIFFIN LAYER "temporal_block."
 #define GRIFFIN_LRU GRIFFIN "rg_lru."

@@ -263,6 +263,8 @@ static enum err read_fields(struct model_config *c, json_val whole, json_val v, 
 		e = config_end_alibi(c, em);
 	if (!e)
 		e = config_read_index(c, v, em);
+	if (!e && c->arch->normed_residual)
+		e = config_read_residuals(c, v, em);
 	if (!e && c->arch->recurrent)
 		e = config_read_recurrent(c, v, em);
 	if (!e)

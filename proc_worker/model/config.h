@@ -118,6 +118,12 @@ struct alibi_config {
 	f32 bias_max; /* the last of a power of two is 2^-bias_max */
 };
 
+/* Of families with arch.normed_residual: what the stream becomes behind a block that reads n and says b is said * (kept * n + b). */
+enum residual_kind { RESIDUAL_ATTENTION, RESIDUAL_STATE, RESIDUAL_MLP, RESIDUAL_KINDS };
+struct residual_share {
+	f32 kept, said;
+};
+
 struct model_config {
 	const struct arch *arch;
 	struct quant_config quant;
@@ -138,6 +144,7 @@ struct model_config {
 	struct latent_config latent; /* zeros: heads have keys and values of their own */
 	struct recurrent_config recurrent; /* zeros: no layer is */
 	struct altup_config altup; /* zeros: there is one stream */
+	struct residual_share residuals[RESIDUAL_KINDS]; /* of attention, of what a layer that keeps a state has instead, and of MLPs */
 	f32 gate_deviations[MODEL_LAYERS_MAX]; /* of layers with LAYER_SPARSE, in standard deviations of a token's gate */
 	bool output_gate; /* layers of attention: behind v SLOT_QKV has, as wide as q, what the heads' outputs are weighed by, after a sigmoid (head_gate.h) */
 	bool gate_by_head; /* it has one number a head */

@@ -264,7 +264,7 @@ enum err config_read_windows(struct model_config *c, json_val v, struct err_msg 
 	enum err e = has(c, ARCH_NO_ROPE) || c->arch->chunked ? read_no_rope(c, v, em) : ERR_OK;
 	if (!e && arch_has_own(c->arch, "position_embedding_type"))
 		e = read_positions(c, v, em);
-	if (!e && arch_has_own(c->arch, "attn_type_list"))
+	if (!e && arch_has_own(c->arch, "attn_type_list") && !c->arch->recurrent) /* config_lightning.c */
 		e = check_attention_types(c, json_get(v, "attn_type_list"), em);
 	if (!e && arch_has_own(c->arch, "layer_rope_theta") && json_present(json_get(v, "layer_rope_theta")))
 		e = read_rope_thetas(c, json_get(v, "layer_rope_theta"), em);

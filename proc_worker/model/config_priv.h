@@ -166,6 +166,11 @@ MUST_CHECK enum err config_read_selective(struct model_config *c, json_val v, st
 /* Of RECURRENT_LRU: which layers keep a state, and which attend; and the sizes of the former. */
 MUST_CHECK enum err config_mark_lru(struct model_config *c, json_val v, struct err_msg *em);
 MUST_CHECK enum err config_read_lru(struct model_config *c, json_val v, struct err_msg *em);
+/* Of RECURRENT_LIGHTNING: which layers keep a state, if a field lists them (`*ruled`) or nothing does; and the sizes of these. */
+MUST_CHECK enum err config_mark_lightning(struct model_config *c, json_val v, bool *ruled, struct err_msg *em);
+MUST_CHECK enum err config_read_lightning(struct model_config *c, struct err_msg *em);
+/* Of arch.normed_residual: fills residuals. */
+MUST_CHECK enum err config_read_residuals(struct model_config *c, json_val v, struct err_msg *em);
 /* Over how many tokens convolutions go, which the field `name` says, or `usual`: fills recurrent.taps. ERR_FORMAT, ERR_UNSUPPORTED. */
 MUST_CHECK enum err config_read_taps(struct model_config *c, json_val v, const char *name, u32 usual, struct err_msg *em);
 

@@ -59,6 +59,7 @@ static const struct {
 	{"mamba_conv_bias", RECURRENT_SELECTIVE},
 	{"mamba_proj_bias", RECURRENT_SELECTIVE},
 	{"block_types", RECURRENT_LRU},
+	{"block_size", RECURRENT_LIGHTNING}, /* of tokens that others compute at once */
 	{"conv1d_width", RECURRENT_LRU},
 	{"lru_width", RECURRENT_LRU},
 };
@@ -177,6 +178,16 @@ static enum err mark_layers(struct model_config *c, json_val v, struct err_msg *
 	return e;
 }
 
+/* By numbers or words, or every other one. */
+static enum err mark_lightning(struct model_config *c, json_val v, struct err_msg *em)
+{
+	json_val types = json_get(v, "layer_types");
+	bool ruled;
+
+	enum err e = config_mark_lightning(c, v, &ruled, em);
+	return e || !json_present(types) ? e : mark_listed(c, types, ruled ? "attn_type_list" : NULL, em);
+}
+
 /* Every layer does both. */
 static enum err mark_beside(struct model_config *c)
 {
@@ -190,6 +201,8 @@ static enum err mark(struct model_config *c, json_val v, struct err_msg *em)
 {
 	if (c->arch->single_blocks)
 		return ERR_OK;
+	if (c->arch->recurrent == RECURRENT_LIGHTNING)
+		return mark_lightning(c, v, em);
 	if (c->arch->recurrent == RECURRENT_LRU)
 		return config_mark_lru(c, v, em);
 	if (c->arch->attention_free)
@@ -217,6 +230,8 @@ static const char *attention_fields(const struct arch *a)
 		return "\"attn_layer_period\", \"attn_layer_offset\"";
 	if (a->recurrent == RECURRENT_LRU)
 		return "\"block_types\"";
+	if (arch_has_own(a, "attn_type_list"))
+		return "\"attn_type_list\"";
 	return a->recurrent == RECURRENT_KDA ? "\"linear_attn_config\", \"layer_types\"" : "\"layer_types\"";
 }
 
@@ -525,6 +540,8 @@ enum err config_read_recurrent(struct model_config *c, json_val v, struct err_ms
 		return config_read_kda(c, v, em);
 	case RECURRENT_LRU:
 		return config_read_lru(c, v, em);
+	case RECURRENT_LIGHTNING:
+		return config_read_lightning(c, em);
 	case RECURRENT_NONE:
 		break;
 	}

@@ -289,6 +289,21 @@ static bool puts_off(const struct decoder *d, u32 index, u32 tokens)
 	       !(m->layer_flags[index] & (LAYER_EXPERTS | LAYER_SHORTCUT | LAYER_NO_MLP | LAYER_BESIDE)) && decoder_product_norms(d, w->mlp_norm, w->mlp_norm_bias, tokens);
 }
 
+static enum residual_kind kind_of(const struct decoder *d, u32 index)
+{
+	return decoder_is_recurrent(d, index) ? RESIDUAL_STATE : RESIDUAL_ATTENTION;
+}
+
+/* What the stream is multiplied by when the next norm adds to it what a block of layer `index` has left; `usual` where no family says otherwise. */
+static const float *scale_behind(const struct decoder *d, enum residual_kind kind, const float *usual)
+{
+	static const float half_root = 0.70710678f; /* of the sum of what attention and what stands beside it add */
+
+	if (d->altup.streams && kind != RESIDUAL_MLP)
+		return &half_root;
+	return d->config.model->arch->normed_residual ? &d->config.model->residuals[kind].said : usual;
+}
+
 static enum err attention_block(struct decoder *d, u32 index, const struct inputs *in,
 				const struct kern_kv *kv, struct err_msg *em)
 {
@@ -297,6 +312,8 @@ static enum err attention_block(struct decoder *d, u32 index, const struct input
 	u32 tokens = d->narrowed ? in->rows : in->tokens; /* by an earlier layer */
 
 	enum err e = decoder_product_input(d, w->attn_norm, w->attn_norm_bias, tokens, em);
+	if (!e && d->config.model->arch->normed_residual)
+		decoder_keep_input(d, kind_of(d, index), tokens);
 	if (!e && d->altup.streams) {
 		e = decoder_norm_input(d, 0, tokens, em);
 		e = e ? e : altup_laurel(d, index, tokens, em);
@@ -418,6 +435,8 @@ static enum err mlp_block(struct decoder *d, u32 index, u32 tokens, struct err_m
 	bool has_experts = flags & LAYER_EXPERTS, beside = w->experts_norm;
 
 	enum err e = mlp_input(d, w, flags & (LAYER_EXPERTS | LAYER_SHORTCUT), tokens, em), behind = ERR_UNSUPPORTED;
+	if (!e && d->config.model->arch->normed_residual)
+		decoder_keep_input(d, RESIDUAL_MLP, tokens);
 	if (!e && flags & LAYER_SHORTCUT)
 		e = experts_shortcut(d, w, tokens, em);
 	if (!e && d->put_off)
@@ -463,7 +482,6 @@ static enum err inputs_block(struct decoder *d, u32 index, u32 tokens, struct er
 static enum err layer(struct decoder *d, u32 index, const struct inputs *in, const struct kern_kv *kv,
 		      struct err_msg *em)
 {
-	static const float half_root = 0.70710678f; /* of the sum of what attention and what stands beside it add */
 	const u32 flags = d->config.model->layer_flags[index];
 	enum err e = d->altup.streams ? altup_predict(d, index, d->narrowed ? in->rows : in->tokens, em) : ERR_OK;
 
@@ -473,14 +491,14 @@ static enum err layer(struct decoder *d, u32 index, const struct inputs *in, con
 	else if (!e && flags & LAYER_LINEAR_MIXER)
 		e = linear_block(d, index, LORA_ATTN_OUT, d->narrowed ? in->rows : in->tokens, em);
 	const u32 tokens = d->narrowed ? in->rows : in->tokens;
-	d->scale = d->altup.streams ? &half_root : d->scale;
+	d->scale = scale_behind(d, kind_of(d, index), d->scale);
 	if (!e && !(flags & LAYER_NO_MLP))
 		e = mlp_block(d, index, tokens, em);
 	else if (!e && flags & LAYER_LINEAR_MLP)
 		e = linear_block(d, index, LORA_DOWN, tokens, em);
 	if (!e)
 		e = inputs_block(d, index, tokens, em);
-	d->scale = d->config.weights->layers[index].scale;
+	d->scale = scale_behind(d, RESIDUAL_MLP, d->config.weights->layers[index].scale);
 	ASSERT(e || !d->scale || d->pending); /* with what the layer has left */
 	return e;
 }

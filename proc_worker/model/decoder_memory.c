@@ -48,7 +48,7 @@ static size_t lay_out(struct decoder *d, char *base, size_t tokens)
 	d->x = carve(base, &offset, tokens * hidden);
 	d->delta = carve(base, &offset, tokens * hidden);
 	d->normed = carve(base, &offset, tokens * hidden);
-	d->squares = carve(base, &offset, latent || selected || c->model->arch->sub_norms || (c->model->arch->traits & ARCH_QK_NORMS) ? 2 * tokens : 0);
+	d->squares = carve(base, &offset, latent || selected || c->model->arch->sub_norms || c->model->recurrent.kind == RECURRENT_LIGHTNING || (c->model->arch->traits & ARCH_QK_NORMS) ? 2 * tokens : 0);
 	d->routed = carve(base, &offset, beside ? tokens * hidden : 0);
 	d->beside = carve(base, &offset, beside ? tokens * hidden : 0);
 	d->shortcut = c->model->arch->shortcut ? carve(base, &offset, tokens * hidden) : NULL;

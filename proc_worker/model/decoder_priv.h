@@ -42,6 +42,8 @@ bool decoder_product_norms(const struct decoder *d, const float *weight, const f
 enum err decoder_product_input(struct decoder *d, const float *weight, const float *bias, u32 tokens, struct err_msg *em);
 /* Norms tokens from `first` on, if no product has done so. */
 enum err decoder_norm_input(struct decoder *d, u32 first, u32 tokens, struct err_msg *em);
+/* Of arch.normed_residual, behind decoder_block_input or what is like it: the stream is what the block reads, times what of that is kept. */
+void decoder_keep_input(struct decoder *d, enum residual_kind kind, u32 tokens);
 /* Where a block's last product goes: the stream, or beside it. */
 float *decoder_block_output(struct decoder *d, const float *post_norm, const float *bias);
 /* Of a product of layer `index`, whose next one it names. */

@@ -59,7 +59,7 @@ bool decoder_product_norms(const struct decoder *d, const float *weight, const f
 {
 	const u32 threads = kern_threads_count(d->config.ctx->threads);
 
-	return weight && !bias && tokens > KERN_CPU_UNFUSED_TOKENS && tokens >= NORM_TOKENS * threads && !d->config.model->arch->layer_norm &&
+	return weight && !bias && !d->config.model->arch->normed_residual && tokens > KERN_CPU_UNFUSED_TOKENS && tokens >= NORM_TOKENS * threads && !d->config.model->arch->layer_norm &&
 	       !d->lora.active_count;
 }
 
@@ -89,8 +89,17 @@ enum err decoder_norm_input(struct decoder *d, u32 first, u32 tokens, struct err
  * the stream itself, or a bias is added. Else beside it. */
 float *decoder_block_output(struct decoder *d, const float *post_norm, const float *bias)
 {
-	d->pending = d->config.collectives || post_norm || bias || d->config.model->parallel || d->input == d->x;
+	d->pending = d->config.collectives || post_norm || bias || d->config.model->parallel || d->config.model->arch->normed_residual || d->input == d->x;
 	return d->pending ? d->delta : d->x;
+}
+
+void decoder_keep_input(struct decoder *d, enum residual_kind kind, u32 tokens)
+{
+	const size_t count = (size_t)tokens * d->config.model->hidden;
+	const float kept = d->config.model->residuals[kind].kept;
+
+	for (size_t i = 0; i < count; i++)
+		d->x[i] = kept * d->normed[i];
 }
 
 /* Of a layer's MLP, or of its experts. */

@@ -5,6 +5,7 @@
 
 #include "common/assert.h"
 #include "proc_worker/model/decoder_priv.h"
+#include "proc_worker/model/lightning.h"
 #include "proc_worker/model/lru.h"
 #include "proc_worker/model/selective.h"
 
@@ -27,6 +28,8 @@ static struct recurrent_layout lay_out(const struct model_config *m, const struc
 						 .out_width = values, .width = mixed + values + heads};
 	case RECURRENT_SELECTIVE:
 		return (struct recurrent_layout){.channels = heads, .gate = heads, .out_width = heads, .width = 2 * heads};
+	case RECURRENT_LIGHTNING:
+		return (struct recurrent_layout){.k = keys, .v = 2 * keys, .gate = mixed, .out = 2 * keys, .out_width = values, .width = mixed + values};
 	case RECURRENT_LRU:
 		return (struct recurrent_layout){.channels = values, .gate = values, .out_width = values, .width = 2 * values};
 	case RECURRENT_KDA:
@@ -90,7 +93,7 @@ static enum err recur(struct decoder *d, u32 index, const struct recurrent_layou
 {
 	const struct layer_weights *w = &d->config.weights->layers[index];
 	const struct recurrent_config *r = &d->config.model->recurrent;
-	const bool scan = r->kind == RECURRENT_SCAN;
+	const bool scan = r->kind == RECURRENT_SCAN || r->kind == RECURRENT_LIGHTNING;
 	struct kern_recurrent_args a = {.out = d->qkv + l->out,
 					.q = d->qkv + l->q,
 					.k = d->qkv + l->k,
@@ -179,9 +182,10 @@ static enum err run(struct decoder *d, u32 index, const struct kern_state *state
 {
 	const struct layer_weights *w = &d->config.weights->layers[index];
 	const struct recurrent_layout l = recurrent_layout(d->config.model, d->config.shard);
-	enum err e = convolve(d, w, &l, state, em);
+	const enum recurrent_kind kind = d->config.model->recurrent.kind;
+	enum err e = kind == RECURRENT_LIGHTNING ? ERR_OK : convolve(d, w, &l, state, em);
 
-	return e || d->config.model->recurrent.kind == RECURRENT_CONV ? e : recur(d, index, &l, state, em);
+	return e || kind == RECURRENT_CONV ? e : recur(d, index, &l, state, em);
 }
 
 /* A row whose state is saved before its tokens are through: up to there, and then the others. */
@@ -228,6 +232,25 @@ static enum err run_and_save(struct decoder *d, u32 index, const struct inputs *
 	return e;
 }
 
+/* Before states move on, and behind that: of all tokens of the step. */
+static enum err begin(struct decoder *d, const struct layer_weights *w, const struct recurrent_layout *l, u32 tokens, struct err_msg *em)
+{
+	const enum recurrent_kind kind = d->config.model->recurrent.kind;
+
+	if (kind == RECURRENT_LIGHTNING)
+		return lightning_begin(d, l, tokens, em);
+	return kind == RECURRENT_KDA ? expand(d, w, l, tokens, em) : ERR_OK;
+}
+
+static enum err end(struct decoder *d, const struct layer_weights *w, const struct recurrent_layout *l, u32 tokens, struct err_msg *em)
+{
+	const enum recurrent_kind kind = d->config.model->recurrent.kind;
+
+	if (kind == RECURRENT_CONV || kind == RECURRENT_LRU)
+		return ERR_OK;
+	return kind == RECURRENT_LIGHTNING ? lightning_end(d, w, l, tokens, em) : gate(d, w, l, tokens, em);
+}
+
 enum err recurrent_mix(struct decoder *d, u32 index, const struct inputs *in, struct err_msg *em)
 {
 	const struct layer_weights *w = &d->config.weights->layers[index];
@@ -237,10 +260,8 @@ enum err recurrent_mix(struct decoder *d, u32 index, const struct inputs *in, st
 	const struct kern_weight *last = w->state_out.n ? &w->state_out : &w->attn_out;
 
 	ASSERT(w->qkv.n + l.tail == l.stride && last->k == l.out_width && !d->narrowed);
-	enum err e = d->config.model->recurrent.kind == RECURRENT_KDA ? expand(d, w, &l, in->tokens, em) : ERR_OK;
-	if (e)
-		return e;
-	e = in->save_count ? run_and_save(d, index, in, em) : run(d, index, &all, em);
-	const enum recurrent_kind kind = d->config.model->recurrent.kind;
-	return e || kind == RECURRENT_CONV || kind == RECURRENT_LRU ? e : gate(d, w, &l, in->tokens, em);
+	enum err e = begin(d, w, &l, in->tokens, em);
+	if (!e)
+		e = in->save_count ? run_and_save(d, index, in, em) : run(d, index, &all, em);
+	return e ? e : end(d, w, &l, in->tokens, em);
 }

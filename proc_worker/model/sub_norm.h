@@ -9,4 +9,11 @@
  * the collectives' buffer is lost. Errors are those of the ops and of the collectives. */
 MUST_CHECK enum err sub_norm(struct decoder *d, float *x, const float *weight, u32 tokens, u32 stride, u32 width, u32 total, struct err_msg *em);
 
+/* Rows of a norm, as above. */
+struct sub_norm_rows {
+	u32 tokens, stride, width, total;
+};
+/* The same with an epsilon of its own. */
+MUST_CHECK enum err sub_norm_by(struct decoder *d, float *x, const float *weight, const struct sub_norm_rows *rows, f32 eps, struct err_msg *em);
+
 #endif

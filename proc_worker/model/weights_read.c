@@ -8,6 +8,7 @@
 #include "common/assert.h"
 #include "kernels/recurrent.h"
 #include "proc_worker/model/finite.h"
+#include "proc_worker/model/lightning.h"
 #include "proc_worker/model/weights_priv.h"
 
 enum {
@@ -536,6 +537,8 @@ enum err weights_read_vector(struct weights_reader *r, enum weight_slot slot, u3
 
 	for (const u32 plain = weights_plain_width(p, slot, layer); done < plain; done++)
 		out[done] = 1;
+	if (lightning_plain_width(p, slot, layer) > 0)
+		lightning_plain_values(p, slot, layer, out);
 	for (u32 i = 0; i < a->tensor_count; i++) {
 		if (a->tensors[i].slot != slot || !weights_tensor_applies(p, &a->tensors[i], layer))
 			continue;

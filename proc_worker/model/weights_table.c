@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "common/assert.h"
+#include "proc_worker/model/lightning.h"
 #include "proc_worker/model/weights_priv.h"
 
 enum { NAME_MAX_BYTES = 256 };
@@ -365,7 +366,7 @@ u32 weights_plain_width(const struct weights_plan *p, enum weight_slot slot, u32
 	if (slot == SLOT_B_NORM || slot == SLOT_C_NORM)
 		return c->arch->plain_select_norms ? c->recurrent.key_dim : 0;
 	if (slot != SLOT_Q_NORM && slot != SLOT_K_NORM)
-		return 0;
+		return lightning_plain_width(p, slot, layer);
 	return c->arch->plain_head_norms && c->head_norms && !(c->arch->chunked && c->layer_flags[layer] & LAYER_NO_ROPE) ? c->head_dim : 0;
 }
 

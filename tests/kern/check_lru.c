@@ -10,6 +10,9 @@ struct lru_shape {
 	enum kern_activation act;
 };
 
+/* Of many tokens, with each of which the state is rounded. */
+#define ERROR 4e-6
+
 struct lru_run {
 	const struct kern_ops *ops;
 	struct kern_ctx *ctx;
@@ -25,19 +28,19 @@ static const char *piece(void *arg, const struct kern_state *state)
 
 /* ---------------------------------------------------------------- the formula */
 
-static double half(double x)
+static double logistic(double x)
 {
-	return 0.5 + 0.5 * tanh(x / 2);
+	return x > 0 ? 1 / (1 + exp(-x)) : exp(x) / (1 + exp(x)); /* no sum that cancels */
 }
 
 static double activated(enum kern_activation act, double x)
 {
 	if (act == KERN_SILU)
-		return x * half(x);
+		return x * logistic(x);
 	if (act == KERN_GELU)
 		return x * 0.5 * (1 + erf(x / sqrt(2)));
 	if (act == KERN_GELU_TANH)
-		return x * half(2 * sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * pow(x, 3)));
+		return x * logistic(2 * sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * pow(x, 3)));
 	return x > 0 ? act == KERN_RELU ? x : x * x : 0;
 }
 
@@ -45,8 +48,8 @@ static double activated(enum kern_activation act, double x)
 static double step(const struct kern_lru_args *a, u32 t, u32 c, bool first, double *S)
 {
 	const size_t at = (size_t)t * a->stride + c, gate = (size_t)t * a->gate_stride + c;
-	const double taken = half((double)a->input[gate] + (double)a->input_bias[c]) * (double)a->x[at];
-	const double w = exp(-8 * (double)a->rate[c] * half((double)a->fade[gate] + (double)a->fade_bias[c]));
+	const double taken = logistic((double)a->input[gate] + (double)a->input_bias[c]) * (double)a->x[at];
+	const double w = exp(-8 * (double)a->rate[c] * logistic((double)a->fade[gate] + (double)a->fade_bias[c]));
 	*S = first ? taken : w * *S + sqrt((1 - w) * (1 + w)) * taken;
 	return *S * activated(a->act, (double)a->gate[at]);
 }
@@ -62,11 +65,11 @@ static const char *channel_right(const struct kern_lru_args *a, const struct che
 		const double want = step(a, t, channel, check_rows_begins(r, row) && t == first, &S);
 		largest = fmax(largest, fabs(S));
 		size = largest * (fabs(activated(a->act, (double)a->gate[(size_t)t * a->stride + channel])) + 1e-3) + 1e-30;
-		problem = check_close(&out[(size_t)t * a->stride + channel], &want, &size, 1, 1e-6);
+		problem = check_close(&out[(size_t)t * a->stride + channel], &want, &size, 1, ERROR);
 	}
 	size = largest + 1e-30;
 	if (first < end && !problem)
-		problem = check_close(&states[at], &S, &size, 1, 1e-6);
+		problem = check_close(&states[at], &S, &size, 1, ERROR);
 	return problem;
 }
 

@@ -9,6 +9,20 @@ RECURRENT_GEMMA = {
     "hidden_activation": "gelu_pytorch_tanh", "intermediate_size": 104, "logits_soft_cap": 30.0, "lru_width": 48, "num_key_value_heads": 1, "pad_token_id": 0,
     "partial_rotary_factor": 0.5, "rms_norm_eps": 1e-6, "w_init_variance_scale": 0.01}
 
+FULL, LINEAR = "full_attention", "linear_attention"
+MINIMAX = {**COMMON, "architectures": ["MiniMaxForCausalLM"], "model_type": "minimax", "block_size": 8, "full_attn_alpha_factor": 1.3, "full_attn_beta_factor": 0.7,
+           "head_dim": 12, "layer_types": [LINEAR, LINEAR, FULL, LINEAR], "linear_attn_alpha_factor": 0.8, "linear_attn_beta_factor": 1.6, "mlp_alpha_factor": 2.1,
+           "mlp_beta_factor": 0.4, "num_experts_per_tok": 2, "num_hidden_layers": 4, "num_local_experts": 6, "output_router_logits": False, "rope_theta": 1000000.0,
+           "router_aux_loss_coef": 0.001, "router_jitter_noise": 0.0, "sliding_window": None}
+# As the authors' files say it, whose numbers these are.
+TEXT01_FIELDS = {"layernorm_full_attention_alpha": "full_attn_alpha_factor", "layernorm_full_attention_beta": "full_attn_beta_factor",
+                 "layernorm_linear_attention_alpha": "linear_attn_alpha_factor", "layernorm_linear_attention_beta": "linear_attn_beta_factor",
+                 "layernorm_mlp_alpha": "mlp_alpha_factor", "layernorm_mlp_beta": "mlp_beta_factor"}
+TEXT01 = {**{k: v for k, v in MINIMAX.items() if k not in (*TEXT01_FIELDS.values(), "block_size", "layer_types")}, "architectures": ["MiniMaxText01ForCausalLM"],
+          "model_type": "minimax_text_01", "attn_type_list": [0, 1, 0, 1], "auto_map": {"AutoConfig": "configuration_minimax_text_01.MiniMaxText01Config"},
+          "bos_token_id": None, "eos_token_id": None, "num_hidden_layers": 4, "postnorm": True, "rotary_dim": 12, "shared_intermediate_size": 0,
+          "shared_moe_mode": "sigmoid", **{k: 3.5565588200778455 if k.endswith("alpha") else 1.0 for k in TEXT01_FIELDS}}
+
 RANKS = {"odd": 3}
 SAVES = [("f16", {"dtype": "float16"}), ("bf16", {"dtype": "bfloat16"}), ("sharded", {"shards": 3}), ("base", {"base": True}), ("raw", {"raw": True})]
 
@@ -38,7 +52,40 @@ def recurrent_gemma():
                   "lru_width": 42, "conv1d_width": 3}
 
 
-FAMILIES = {"recurrent_gemma": (RECURRENT_GEMMA, recurrent_gemma, [])}
+def minimax():
+    yield "none", {}
+    yield "types-missing", {"layer_types": MISSING, "num_hidden_layers": 5}
+    yield "plain", {k: MISSING for k in TEXT01_FIELDS.values()}
+    yield "attention-first", {"layer_types": [FULL, LINEAR, LINEAR, LINEAR]}
+    yield "all-attention", {"layer_types": [FULL, FULL], "num_hidden_layers": 2}
+    yield "block-long", {"block_size": 256}
+    yield "head-dim-missing", {"head_dim": MISSING}
+    yield "eps", {"rms_norm_eps": 1e-2}
+    yield "top-1", {"num_experts_per_tok": 1}
+    yield "tied", {"tie_word_embeddings": True}
+    yield "mqa", {"num_key_value_heads": 1}
+    yield "new-rope", new_rope({}, 50000.0)
+    yield "odd", {"hidden_size": 60, "num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 14, "intermediate_size": 69, "vocab_size": 97,
+                  "num_local_experts": 5, "num_experts_per_tok": 3}
+
+
+def text01():
+    yield "none", {}
+    yield "factors", {"layernorm_linear_attention_beta": 0.5, "layernorm_mlp_alpha": 1.25}
+    yield "factors-missing", {k: MISSING for k in TEXT01_FIELDS}
+
+
+def reference_config(c):
+    """Of what transformers knows under other names."""
+    if c["model_type"] not in ("minimax_text_01", "minimax_m1"):
+        return c
+    kept = {TEXT01_FIELDS.get(k, k): v for k, v in c.items() if k not in ("attn_type_list", "auto_map", "postnorm", "rotary_dim")}
+    return {**kept, "architectures": ["MiniMaxForCausalLM"], "model_type": "minimax", "layer_types": [[LINEAR, FULL][n] for n in c["attn_type_list"]]}
+
+
+FAMILIES = {"recurrent_gemma": (RECURRENT_GEMMA, recurrent_gemma, []),
+            "minimax": (MINIMAX, minimax, []),
+            "minimax_text_01": (TEXT01, text01, [])}
 
 
 def cases():

@@ -300,11 +300,16 @@ Test(gpu_recurrent, what_the_kernels_cannot_is_refused_by_name, .timeout = 120)
 	m.experts = 512;
 	m.recurrent.kind = RECURRENT_SELECTIVE;
 	expect_refusal(&bad, ERR_UNSUPPORTED, "devices have no kernel for the layers of a Qwen3_5ForCausalLM that are of Mamba's first generation: use --device cpu");
+	m.recurrent.kind = RECURRENT_LRU;
+	expect_refusal(&bad, ERR_UNSUPPORTED, "devices have no kernel for the layers of a Qwen3_5ForCausalLM that keep a state: use --device cpu");
 	m.recurrent.kind = RECURRENT_SCAN;
 	struct arch alone = *m.arch;
 	alone.attention_free = true;
 	m.arch = &alone;
 	expect_refusal(&bad, ERR_UNSUPPORTED, "devices do not compute a Qwen3_5ForCausalLM, no layer of which is of attention: use --device cpu");
+	alone = *run.model.arch;
+	alone.normed_residual = true;
+	expect_refusal(&bad, ERR_UNSUPPORTED, "devices do not compute a Qwen3_5ForCausalLM, whose blocks add to what they read: use --device cpu");
 	alone = *run.model.arch;
 	alone.shortcut = true;
 	expect_refusal(&bad, ERR_UNSUPPORTED, "devices do not compute a Qwen3_5ForCausalLM, whose experts skip every other layer (zero_expert_num): use --device cpu");
