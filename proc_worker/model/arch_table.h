@@ -60,6 +60,10 @@ enum weight_slot {
 	SLOT_LRU_RATE,
 	SLOT_DECAY_B, /* of RECURRENT_KDA: decays and gates from what SLOT_QKV makes of them first */
 	SLOT_GATE_B,
+	/* Of families with `head_experts`, where SLOT_QKV makes keys and values alone: one an expert, from the stream to queries and from what these say */
+	SLOT_HEADS_ROUTER,
+	SLOT_HEADS_IN,
+	SLOT_HEADS_OUT,
 	SLOT_STATE_OUT, /* where attention stands beside that: its last product, SLOT_ATTN_OUT being attention's */
 	SLOT_ATTN_SUB_NORM, /* of families with `sub_norms`: over what all heads say together, before SLOT_ATTN_OUT */
 	SLOT_ATTN_OUT,
@@ -127,6 +131,7 @@ enum arch_dim {
 	DIM_HEADS,    /* heads * head_dim */
 	DIM_KV_HEADS, /* kv_heads * head_dim */
 	DIM_HEADS_KV, /* both of them, one behind the other */
+	DIM_KV_HEADS_TWO, /* twice DIM_KV_HEADS */
 	DIM_HEADS_TWO, /* twice DIM_HEADS: a gate of every head behind its query */
 	DIM_QKV,      /* q, k and v, one behind the other */
 	/* Of families with `latent`, where DIM_HEAD is what the cache holds of a token: */
@@ -368,6 +373,7 @@ struct arch {
 	bool plain_final_norm;	/* of ARCH_NORM_OFFSET: the last norm multiplies by its weights */
 	bool sub_norms;		/* what the last products of attention and MLP read has norms, over what all ranks have of it: sub_norm.h */
 	bool parallel;		/* attention and MLP read the same stream, and are added to it together */
+	bool head_experts;	/* attention is a mixture of experts, each of which has a query for every KV head, chosen as those of MLPs: head_experts.h */
 	bool normed_residual;	/* what blocks say is added to what they read, not to the stream before its norm: model_config.residuals */
 	bool positions;		/* SLOT_POSITIONS instead of rotary embeddings */
 	bool latent; /* heads share one latent and one rotated key ("kv_lora_rank", "qk_rope_head_dim"): latent.h */

@@ -45,6 +45,19 @@ static const struct arch_tensor MUSE_GLIMMER[] = {
 	NORM(SLOT_ATTN_NORM, "input_layernorm.weight"), NORM(SLOT_ATTN_POST_NORM, "post_attention_layernorm.weight"),
 	NORM(SLOT_MLP_NORM, "pre_feedforward_layernorm.weight"), NORM(SLOT_MLP_POST_NORM, "post_feedforward_layernorm.weight"),
 };
+/* A mixture of attention heads, and of MLPs, each with a bias of all. */
+#define JETMOE_HEADS LAYER "self_attention.experts."
+static const struct arch_tensor JETMOE[] = {
+	EMBEDDINGS, NORMS,
+	{SLOT_QKV, LAYER "self_attention.kv_proj.weight", DIM_KV_HEADS, DIM_HIDDEN, SPLIT_ROWS, .whole = DIM_KV_HEADS_TWO},
+	{SLOT_QKV, LAYER "self_attention.kv_proj.weight", DIM_KV_HEADS, DIM_HIDDEN, SPLIT_ROWS, .whole = DIM_KV_HEADS_TWO, .before = DIM_KV_HEADS},
+	{SLOT_HEADS_ROUTER, JETMOE_HEADS "router.layer.weight", DIM_EXPERTS, DIM_HIDDEN, SPLIT_NONE},
+	{SLOT_HEADS_IN, JETMOE_HEADS "{}.input.weight", DIM_KV_HEADS, DIM_HIDDEN, SPLIT_ROWS},
+	{SLOT_HEADS_OUT, JETMOE_HEADS "{}.output.weight", DIM_HIDDEN, DIM_KV_HEADS, SPLIT_COLUMNS},
+	{SLOT_ATTN_OUT_BIAS, JETMOE_HEADS "bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE},
+	EXPERTS("mlp.router.layer.weight", EXPERT "gate_proj.weight", EXPERT "up_proj.weight", EXPERT "down_proj.weight"),
+	{SLOT_DOWN_BIAS, LAYER "mlp.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE},
+};
 /* clang-format on */
 
 #endif

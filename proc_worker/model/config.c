@@ -137,7 +137,9 @@ static enum err read_sizes(struct model_config *c, json_val v, struct err_msg *e
 		c->own_kv_layers = c->layers;
 	if (e || c->arch->attention_free)
 		return e ? e : config_read_attention_free(c, v, em);
-	if (!e)
+	if (!e && c->arch->head_experts)
+		e = config_read_head_experts(c, v, em);
+	else if (!e)
 		e = size_or(v, "num_attention_heads", HEADS_MAX, c->arch->heads, &c->heads, em);
 	if (!e && c->arch->by_layer)
 		e = config_read_by_layer(c, v, em);

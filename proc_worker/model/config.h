@@ -152,6 +152,7 @@ struct model_config {
 	const char *context_bound; /* the field that ends `context_max` before positions do: what is computed behind so many tokens is not supported; NULL: none */
 	f32 norm_eps;
 	f32 post_norm_eps; /* of norms behind blocks: the same, unless "post_norm_eps" says another one */
+	f32 final_norm_eps; /* of the last norm; 0: the same */
 	f32 norm_offset; /* added to the weights of all norms, but the last one's of arch.plain_final_norm */
 	f32 embed_scale;
 	struct rope_config rope, local_rope;

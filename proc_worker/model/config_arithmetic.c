@@ -227,7 +227,9 @@ enum err config_read_arithmetic(struct model_config *c, json_val v, struct err_m
 		e = read_activation(c, v, em);
 	if (!e && c->arch->clamped)
 		e = read_clamped(c, v, em);
-	c->norm_eps = c->recurrent.gate_eps = (f32)eps;
+	if (!e && c->arch->head_experts) /* transformers has no other for its layers' norms */
+		c->final_norm_eps = (f32)eps;
+	c->norm_eps = c->recurrent.gate_eps = c->arch->head_experts ? c->arch->norm_eps : (f32)eps;
 	/* GGUF files have it in the weights. */
 	c->norm_offset = has(c, ARCH_NORM_OFFSET) && !quant_config_has(&c->quant, QUANT_GGUF) ? 1 : 0;
 	bool scaled = has(c, ARCH_EMBED_SCALE);

@@ -531,3 +531,24 @@ enum err config_read_experts(struct model_config *c, json_val v, struct err_msg 
 		e = read_dense_layers(c, v, em);
 	return !e && c->arch->experts_only ? check_all(c, em) : e;
 }
+
+enum err config_read_head_experts(struct model_config *c, json_val v, struct err_msg *em)
+{
+	enum { TOP = 2, HEADS_MAX = 1 << 16 };
+	u32 kv_heads, top, given;
+
+	enum err e = config_may_u32(v, "num_key_value_heads", HEADS_MAX, c->arch->kv_heads, &kv_heads, em);
+	if (!e)
+		e = config_may_u32(v, "num_experts_per_tok", HEADS_MAX, TOP, &top, em);
+	if (e)
+		return e;
+	const u64 heads = (u64)kv_heads * top;
+	if (heads > HEADS_MAX)
+		return err_set(em, ERR_INVALID, "config.json: \"num_key_value_heads\" %u times \"num_experts_per_tok\" %u is more than %d heads", kv_heads, top, HEADS_MAX);
+	c->heads = (u32)heads;
+	e = config_may_u32(v, "num_attention_heads", HEADS_MAX, c->heads, &given, em);
+	if (!e && given != c->heads)
+		e = err_set(em, ERR_INVALID, "config.json: \"num_attention_heads\" is %u; by \"num_key_value_heads\" and \"num_experts_per_tok\" it must be %u", given,
+			    c->heads);
+	return e;
+}

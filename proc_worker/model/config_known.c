@@ -304,7 +304,7 @@ static const char *const INERT[] = {
 	"initializer_range", "initializer_factor", "attention_dropout", "hidden_dropout", "embd_pdrop",
 	"loss_type", "resid_pdrop", "attn_pdrop", "dropout", "classifier_dropout", "hidden_dropout_prob",
 	"residual_dropout", "resid_dropout", "emb_pdrop", "embedding_dropout", "embed_dropout", "emb_dropout_prob", "attn_dropout_prob", "z_loss_weight", "mtp_loss_scaling_factor", "output_dropout", "activation_dropout", "layerdrop", "init_std",
-	"attention_probs_dropout_prob", "moe_capacity", "router_aux_loss_coef", "router_jitter_noise",
+	"attention_probs_dropout_prob", "moe_capacity", "router_aux_loss_coef", "aux_loss_coef", "router_jitter_noise",
 	"input_jitter_noise", "load_balance_coeff", "aux_loss_alpha", "seq_aux", "ep_size",
 	"block_mlp_init_scale", "block_out_init_scale", "block_use_xavier_init", "conv_use_xavier_init",
 	"rescale_prenorm_residual", "time_step_scale", "time_step_init_scheme", "time_step_min", "time_step_max", "time_step_floor", "time_step_rank",

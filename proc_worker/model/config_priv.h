@@ -149,6 +149,8 @@ MUST_CHECK enum err config_read_seq_length(struct model_config *c, json_val v, s
  * own_kv_layers, kv_heads and intermediate, too. ERR_FORMAT, ERR_INVALID, ERR_UNSUPPORTED: name layer and field. */
 MUST_CHECK enum err config_read_by_layer(struct model_config *c, json_val v, struct err_msg *em);
 
+/* Of arch.head_experts, how many heads a token has: one for each KV head and expert of its. ERR_FORMAT, ERR_INVALID. */
+MUST_CHECK enum err config_read_head_experts(struct model_config *c, json_val v, struct err_msg *em);
 /* "num_attention_heads_per_layer", with `c` filled up to the numbers of heads: fills heads_by_layer, and makes `heads` the most. ERR_FORMAT, ERR_INVALID. */
 MUST_CHECK enum err config_read_heads(struct model_config *c, json_val v, struct err_msg *em);
 /* "gating": whether heads have one gate each or one for each of their values (gate_by_head). ERR_UNSUPPORTED: it is another word. */

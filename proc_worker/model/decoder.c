@@ -10,6 +10,7 @@
 #include "common/region.h"
 #include "proc_worker/model/altup.h"
 #include "proc_worker/model/experts_beside.h"
+#include "proc_worker/model/head_experts.h"
 #include "proc_worker/model/head_gate.h"
 #include "proc_worker/model/latent.h"
 #include "proc_worker/model/layer_inputs.h"
@@ -289,6 +290,19 @@ static bool puts_off(const struct decoder *d, u32 index, u32 tokens)
 	       !(m->layer_flags[index] & (LAYER_EXPERTS | LAYER_SHORTCUT | LAYER_NO_MLP | LAYER_BESIDE)) && decoder_product_norms(d, w->mlp_norm, w->mlp_norm_bias, tokens);
 }
 
+/* Of a mixture of heads, which has its input: no step moves its tokens. */
+static enum err head_attention(struct decoder *d, u32 index, const struct inputs *in, const struct kern_kv *kv, struct err_msg *em)
+{
+	enum err e = decoder_norm_input(d, 0, in->tokens, em);
+
+	if (!e)
+		e = head_experts_project(d, index, in->tokens, em);
+	if (!e)
+		e = attend(d, index, in, kv, em);
+	d->pending = true;
+	return e ? e : head_experts_sum(d, index, d->delta, in->tokens, em);
+}
+
 static enum residual_kind kind_of(const struct decoder *d, u32 index)
 {
 	return decoder_is_recurrent(d, index) ? RESIDUAL_STATE : RESIDUAL_ATTENTION;
@@ -318,6 +332,8 @@ static enum err attention_block(struct decoder *d, u32 index, const struct input
 		e = decoder_norm_input(d, 0, tokens, em);
 		e = e ? e : altup_laurel(d, index, tokens, em);
 	}
+	if (!e && d->config.model->arch->head_experts)
+		return head_attention(d, index, in, kv, em);
 	if (!e)
 		e = project(d, index, tokens, em);
 	const struct kern_matmul_args projected = decoder_product_args(d, d->qkv, false, d->input, &w->qkv, NULL, index, tokens);

@@ -41,6 +41,14 @@ struct altup_memory {
 	float *low; /* [tokens of the step][laurel_rank] */
 };
 
+/* Of families with arch.head_experts: head_experts.h. [tokens of the step * experts_per_token][...] but the logits, of tokens. */
+struct head_experts_memory {
+	float *rows; /* [kv_heads * head_dim] queries, and what they attend to */
+	float *said; /* [hidden] */
+	float *logits, *weights;
+	u32 *assignments, *tokens_of, *expert_start;
+};
+
 struct decoder {
 	struct decoder_config config;
 	/* [tokens of the step][...] */
@@ -66,6 +74,7 @@ struct decoder {
 	float *routed, *beside; /* of experts beside an MLP: what their router reads, what they add */
 	struct moe moe;		    /* its buffers, too */
 	struct altup_memory altup;
+	struct head_experts_memory heads;
 	u32 *input_ids; /* [tokens of the step] those that the table of inputs has; NULL: it has all */
 	struct lora_step lora;
 	/* [logit_rows_max, no more than tokens of the step][...] */

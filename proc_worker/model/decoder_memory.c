@@ -7,6 +7,7 @@
 #include "proc_worker/model/alibi.h"
 #include "proc_worker/model/altup.h"
 #include "proc_worker/model/decoder_priv.h"
+#include "proc_worker/model/head_experts.h"
 #include "proc_worker/model/latent.h"
 #include "proc_worker/model/lru.h"
 #include "proc_worker/model/selective.h"
@@ -61,6 +62,7 @@ static size_t lay_out(struct decoder *d, char *base, size_t tokens)
 	d->values = carve(base, &offset, tokens * s->heads * head_width);
 	d->low = carve(base, &offset, latent ? tokens * latent_low_width(c->model, s) : tokens * (selected + gates));
 	d->steps = carve(base, &offset, tokens * (selected ? s->recurrent_heads : gates));
+	head_experts_lay_out(d, base, &offset, tokens);
 	d->gate_up = carve(base, &mlp, least(tokens, MLP_TOKENS) * 2 * widest);
 	d->activated = carve(base, &mlp, least(tokens, MLP_TOKENS) * widest);
 	d->inputs_projected = carve(base, &projected, tokens * inputs);

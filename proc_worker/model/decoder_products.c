@@ -26,7 +26,7 @@ enum err decoder_norm(struct decoder *d, float *out, float *x, const float *add,
 				      .add = add,
 				      .weight = weight,
 				      .scale = add ? d->scale : NULL,
-				      .eps = c->model->norm_eps,
+				      .eps = out == d->picked_normed && c->model->final_norm_eps > 0 ? c->model->final_norm_eps : c->model->norm_eps,
 				      .tokens = tokens,
 				      .hidden = c->model->hidden};
 

@@ -14,7 +14,7 @@ u32 decoder_qkv_stride(const struct decoder *d, u32 index)
 
 	if (decoder_is_recurrent(d, index)) /* where there may be more than SLOT_QKV makes */
 		return recurrent_layout(m, s).stride;
-	return m->arch->latent ? (s->heads + 2 * s->kv_heads) * m->head_dim : d->config.weights->layers[index].qkv.n;
+	return m->arch->latent || m->arch->head_experts ? (s->heads + 2 * s->kv_heads) * m->head_dim : d->config.weights->layers[index].qkv.n;
 }
 
 bool decoder_is_recurrent(const struct decoder *d, u32 index)
@@ -46,7 +46,7 @@ u32 decoder_mixed_at(const struct decoder *d, u32 index)
 
 bool decoder_narrows(const struct decoder *d, u32 index, const struct inputs *in)
 {
-	if (!in->last_only || index + 1 != d->config.model->own_kv_layers || in->tokens == in->rows)
+	if (!in->last_only || d->config.model->arch->head_experts || index + 1 != d->config.model->own_kv_layers || in->tokens == in->rows)
 		return false;
 	for (u32 r = 0; r < in->rows; r++)
 		if (in->query_start[r + 1] == in->query_start[r])

@@ -3,11 +3,24 @@
 
 #include "proc_worker/model/decoder_priv.h"
 
+void experts_add_bias(const struct decoder *d, float *out, const float *bias, u32 tokens)
+{
+	const u32 hidden = d->config.model->hidden;
+
+	for (u32 t = 0; t < tokens && bias && d->config.shard->rank == 0; t++)
+		for (u32 i = 0; i < hidden; i++)
+			out[(size_t)t * hidden + i] += bias[i];
+}
+
 enum err experts_sum(struct decoder *d, const struct layer_weights *w, const float *x, const float *routed, float *out, u32 tokens, struct err_msg *em)
 {
 	struct collectives *c = d->config.collectives;
 
-	enum err e = moe_run(&d->moe, w, x, routed, c ? collectives_buffer(c) : out, tokens, em);
+	float *own = c ? collectives_buffer(c) : out;
+
+	enum err e = moe_run(&d->moe, w, x, routed, own, tokens, em);
+	if (!e && d->config.model->arch->head_experts)
+		experts_add_bias(d, own, w->down_bias, tokens);
 	return e || !c ? e : collectives_all_reduce(c, out, (size_t)tokens * d->config.model->hidden, em);
 }
 

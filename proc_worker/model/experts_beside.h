@@ -19,4 +19,7 @@ MUST_CHECK enum err experts_shortcut(struct decoder *d, const struct layer_weigh
 /* Adds that to the stream, behind the layer after it. */
 MUST_CHECK enum err experts_shortcut_add(struct decoder *d, u32 tokens, struct err_msg *em);
 
+/* What one rank adds to what experts say together, out [tokens][hidden]; `bias` [hidden] or NULL. */
+void experts_add_bias(const struct decoder *d, float *out, const float *bias, u32 tokens);
+
 #endif

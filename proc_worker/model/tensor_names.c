@@ -241,6 +241,10 @@ static const struct {
 	{"experts.down_proj", SLOT_EXPERT_DOWN},
 	{"block_sparse_moe.input_linear.weight", SLOT_EXPERT_GATE_UP},
 	{"block_sparse_moe.output_linear.weight", SLOT_EXPERT_DOWN},
+	{"mlp.input_linear.weight", SLOT_EXPERT_GATE_UP},
+	{"mlp.output_linear.weight", SLOT_EXPERT_DOWN},
+	{"self_attention.experts.input_linear.weight", SLOT_HEADS_IN},
+	{"self_attention.experts.output_linear.weight", SLOT_HEADS_OUT},
 	{"block_sparse_moe.experts.gate_up_proj", SLOT_EXPERT_GATE_UP},
 	{"block_sparse_moe.experts.down_proj", SLOT_EXPERT_DOWN},
 };
@@ -287,10 +291,10 @@ static enum err add_experts(struct additions *a, const struct model_config *c, u
 			    enum weight_slot slot, struct err_msg *em)
 {
 	char name[NAME_BYTES];
-	bool down = slot == SLOT_EXPERT_DOWN;
-	u32 first = 0, parts = down || c->arch->ungated ? 1 : 2;
-	const u32 width = c->experts_narrow > 0 ? c->experts_narrow : c->hidden;
-	u32 rows = down ? width : c->expert_intermediate, columns = down ? c->expert_intermediate : width;
+	const bool heads = slot == SLOT_HEADS_IN || slot == SLOT_HEADS_OUT, down = slot == SLOT_EXPERT_DOWN || slot == SLOT_HEADS_OUT;
+	const u32 parts = down || heads || c->arch->ungated ? 1 : 2, width = c->experts_narrow > 0 ? c->experts_narrow : c->hidden;
+	const u32 inner = heads ? c->kv_heads * c->head_dim : c->expert_intermediate, rows = down ? width : inner, columns = down ? inner : width;
+	u32 first = 0;
 
 	snprintf(name, sizeof(name), "model.layers.%u.%s", layer, file);
 	const struct st_tensor *t = safetensors_find(a->st, name);

@@ -305,7 +305,7 @@ enum err model_weights_load(struct model_weights *w, const struct weights_plan *
 	if (e)
 		return e;
 	w->layer_count = p->config->layers;
-	w->expert_count = 2 * (p->config->experts + (p->config->arch->latent || p->config->recurrent.kind == RECURRENT_LRU ? p->shard->heads : 0)) * w->layer_count;
+	w->expert_count = 2 * (p->config->experts * (p->config->arch->head_experts ? 2 : 1) + (p->config->arch->latent || p->config->recurrent.kind == RECURRENT_LRU ? p->shard->heads : 0)) * w->layer_count;
 	w->layers = calloc(w->layer_count, sizeof(*w->layers));
 	w->experts = calloc(w->expert_count + 1, sizeof(*w->experts));
 	void *memory = w->layers && w->experts ? weights_cache_find(&key, p, w->memory_bytes) : MAP_FAILED;
@@ -347,6 +347,7 @@ void model_weights_fini(struct model_weights *w)
 		kern_weight_fini(&w->layers[i].gate_up);
 		kern_weight_fini(&w->layers[i].down);
 		kern_weight_fini(&w->layers[i].router);
+		kern_weight_fini(&w->layers[i].heads_router);
 		kern_weight_fini(&w->layers[i].shared_gate);
 		kern_weight_fini(&w->layers[i].experts_in);
 		kern_weight_fini(&w->layers[i].experts_out);

@@ -136,6 +136,8 @@ u32 weights_dim(const struct model_config *c, enum arch_dim d, u32 layer)
 		return model_kv_heads(c, layer) * c->head_dim;
 	case DIM_HEADS_KV:
 		return (model_heads(c, layer) + model_kv_heads(c, layer)) * c->head_dim;
+	case DIM_KV_HEADS_TWO:
+		return 2 * model_kv_heads(c, layer) * c->head_dim;
 	case DIM_HEADS_TWO:
 		return 2 * c->heads * c->head_dim;
 	case DIM_QKV:

@@ -125,6 +125,9 @@ const struct weights_slot WEIGHTS_SLOTS[SLOT_COUNT] = {
 	IN_LAYER(SLOT_LRU_RATE, SLOT_IS_BIAS, lru_rate),
 	IN_LAYER(SLOT_DECAY_B, SLOT_IS_MATRIX, decay_b),
 	IN_LAYER(SLOT_GATE_B, SLOT_IS_MATRIX, gate_b),
+	IN_LAYER(SLOT_HEADS_ROUTER, SLOT_IS_MATRIX, heads_router),
+	IN_LAYER(SLOT_HEADS_IN, SLOT_IS_EXPERTS, heads_in),
+	IN_LAYER(SLOT_HEADS_OUT, SLOT_IS_EXPERTS, heads_out),
 	IN_LAYER(SLOT_STATE_OUT, SLOT_IS_MATRIX, state_out),
 	IN_LAYER(SLOT_ATTN_SUB_NORM, SLOT_IS_NORM, attn_sub_norm),
 	IN_LAYER(SLOT_ATTN_OUT, SLOT_IS_MATRIX, attn_out),
@@ -480,7 +483,7 @@ static enum kern_dtype asked_type(const struct weights_plan *p, enum weight_slot
 
 bool weights_is_router(enum weight_slot slot)
 {
-	return slot == SLOT_ROUTER || slot == SLOT_SHARED_GATE || slot == SLOT_ALTUP_ROUTER;
+	return slot == SLOT_ROUTER || slot == SLOT_HEADS_ROUTER || slot == SLOT_SHARED_GATE || slot == SLOT_ALTUP_ROUTER;
 }
 
 /* A router is small, and what it chooses matters more than any digit. What a GGUF file has no weight holds as it is, and with

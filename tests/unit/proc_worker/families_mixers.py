@@ -23,6 +23,10 @@ TEXT01 = {**{k: v for k, v in MINIMAX.items() if k not in (*TEXT01_FIELDS.values
           "bos_token_id": None, "eos_token_id": None, "num_hidden_layers": 4, "postnorm": True, "rotary_dim": 12, "shared_intermediate_size": 0,
           "shared_moe_mode": "sigmoid", **{k: 3.5565588200778455 if k.endswith("alpha") else 1.0 for k in TEXT01_FIELDS}}
 
+JETMOE = {**{k: v for k, v in COMMON.items() if k not in ("hidden_act", "num_attention_heads", "tie_word_embeddings")}, "architectures": ["JetMoeForCausalLM"],
+          "model_type": "jetmoe", "activation_function": "silu", "aux_loss_coef": 0.01, "kv_channels": 12, "num_experts_per_tok": 2, "num_local_experts": 6,
+          "output_router_logits": False, "rms_norm_eps": 1e-3}
+
 RANKS = {"odd": 3}
 SAVES = [("f16", {"dtype": "float16"}), ("bf16", {"dtype": "bfloat16"}), ("sharded", {"shards": 3}), ("base", {"base": True}), ("raw", {"raw": True})]
 
@@ -75,6 +79,22 @@ def text01():
     yield "factors-missing", {k: MISSING for k in TEXT01_FIELDS}
 
 
+def jetmoe():
+    yield "none", {}
+    yield "heads-said", {"num_attention_heads": 4}
+    yield "top-1", {"num_experts_per_tok": 1}
+    yield "top-3", {"num_experts_per_tok": 3}
+    yield "top-all", {"num_experts_per_tok": 6}
+    yield "wide", {"kv_channels": 34}
+    yield "act-gelu", {"activation_function": "gelu"}
+    yield "untied", {"tie_word_embeddings": False}
+    yield "new-rope", new_rope({}, 50000.0)
+    yield "yarn", {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}}
+    yield "defaults", {k: MISSING for k in ("activation_function", "rms_norm_eps", "rope_theta")}
+    yield "odd", {"hidden_size": 45, "num_key_value_heads": 3, "kv_channels": 14, "intermediate_size": 69, "vocab_size": 97, "num_local_experts": 5,
+                  "num_experts_per_tok": 3}
+
+
 def reference_config(c):
     """Of what transformers knows under other names."""
     if c["model_type"] not in ("minimax_text_01", "minimax_m1"):
@@ -84,6 +104,7 @@ def reference_config(c):
 
 
 FAMILIES = {"recurrent_gemma": (RECURRENT_GEMMA, recurrent_gemma, []),
+            "jetmoe": (JETMOE, jetmoe, []),
             "minimax": (MINIMAX, minimax, []),
             "minimax_text_01": (TEXT01, text01, [])}
 

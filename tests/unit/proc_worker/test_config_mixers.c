@@ -15,6 +15,10 @@
 	"\"vocab_size\": 64, \"hidden_size\": 48, \"intermediate_size\": 90, \"num_hidden_layers\": 4, "  \
 	"\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"max_position_embeddings\": 128, "      \
 	"\"num_local_experts\": 6, \"num_experts_per_tok\": 2"
+#define JETMOE "JetMoeForCausalLM"
+#define JETMOE_SIZES                                                                                                      \
+	"\"vocab_size\": 64, \"hidden_size\": 48, \"intermediate_size\": 90, \"num_hidden_layers\": 2, \"kv_channels\": 10, " \
+	"\"num_key_value_heads\": 3, \"max_position_embeddings\": 128, \"num_local_experts\": 6"
 #define TEXT01_SIZES MINIMAX_SIZES ", \"postnorm\": true"
 
 static struct model_config c;
@@ -134,4 +138,26 @@ Test(config_mixers, ranks_share_heads)
 	good(MINIMAX, MINIMAX_SIZES, "");
 	cr_assert_eq(model_shard_init(&s, &c, 1, 2, &em), ERR_OK, "%s", em.text);
 	cr_assert(s.recurrent_heads == 2 && s.recurrent_key_heads == 2);
+}
+
+Test(config_mixers, jetmoe_has_a_head_for_each_kv_head_and_expert_of_a_token)
+{
+	struct model_shard s;
+	struct err_msg em;
+
+	good(JETMOE, JETMOE_SIZES, "\"num_experts_per_tok\": 4, \"rms_norm_eps\": 1e-4, \"activation_function\": \"gelu\", \"aux_loss_coef\": 0.01");
+	cr_assert(c.heads == 12 && c.kv_heads == 3 && c.head_dim == 10 && c.experts == 6 && c.experts_per_token == 4 && c.expert_intermediate == 90);
+	cr_assert(c.norm_eps == 1e-6f && c.final_norm_eps == 1e-4f && c.activation == KERN_GELU && c.tied_embeddings && c.normalize_experts);
+	cr_assert_eq(model_shard_init(&s, &c, 1, 3, &em), ERR_OK, "%s", em.text);
+	cr_assert(s.heads == 4 && s.kv_heads == 1);
+	cr_assert_eq(model_shard_init(&s, &c, 1, 6, &em), ERR_INVALID);
+	cr_assert(strstr(em.text, "--tensor-parallel-size 6: the model's 3 KV heads cannot be divided by it"), "%s", em.text);
+	good(JETMOE, JETMOE_SIZES, "\"num_experts_per_tok\": 2, \"num_attention_heads\": 6");
+	cr_assert(c.heads == 6 && c.final_norm_eps == 1e-6f && c.rope.dim == 10);
+	refused(JETMOE, JETMOE_SIZES, "\"num_experts_per_tok\": 2, \"num_attention_heads\": 3", ERR_INVALID,
+		"\"num_attention_heads\" is 3; by \"num_key_value_heads\" and \"num_experts_per_tok\" it must be 6");
+	refused(JETMOE, JETMOE_SIZES, "\"num_experts_per_tok\": 7", ERR_INVALID, "\"num_experts_per_tok\" is 7, but there are only 6 experts");
+	refused(JETMOE, JETMOE_SIZES, "\"num_experts_per_tok\": 65000", ERR_INVALID, "is more than 65536 heads");
+	refused(JETMOE, JETMOE_SIZES, "\"num_experts_per_tok\": 2, \"attention_bias\": true", ERR_UNSUPPORTED, "\"attention_bias\" is set, which is not supported for " JETMOE);
+	refused(JETMOE, JETMOE_SIZES, "\"num_experts_per_tok\": 2, \"norm_topk_prob\": true", ERR_UNSUPPORTED, "\"norm_topk_prob\" is set, which is not supported for " JETMOE);
 }
