@@ -109,6 +109,8 @@ static enum err check_family(const struct gpu_config *c, struct err_msg *em)
 		return err_set(em, ERR_UNSUPPORTED, "devices have no kernel for the layers of a %s that are of Mamba's first generation: use --device cpu", a->name);
 	if (a->attention_free)
 		return err_set(em, ERR_UNSUPPORTED, "devices do not compute a %s, no layer of which is of attention: use --device cpu", a->name);
+	if (a->differential)
+		return err_set(em, ERR_UNSUPPORTED, "devices do not compute a %s, half of whose heads take away from the others: use --device cpu", a->name);
 	if (a->head_experts)
 		return err_set(em, ERR_UNSUPPORTED, "devices do not compute a %s, whose heads are a mixture of experts: use --device cpu", a->name);
 	if (a->normed_residual)

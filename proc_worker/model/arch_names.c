@@ -82,7 +82,7 @@ static size_t append_alike(char *out, size_t bytes, size_t used, const char *con
 	return alike == 0 || (!alone && alike == 1) ? used : append_name(out, bytes, used, alone ? "]" : "}", "", true);
 }
 
-/* All of them, for they have to fit into an error: those that begin alike together. */
+/* All of them, for they have to fit into an error: those that begin alike together, and without spaces between. */
 static size_t append_names(char *out, size_t bytes, size_t used, const char *const names[], size_t count, const char *suffix)
 {
 	bool first = true;
@@ -90,7 +90,7 @@ static size_t append_names(char *out, size_t bytes, size_t used, const char *con
 	for (size_t i = 0; i < count; i++) {
 		if (root_of(names, count, i, suffix) != i || said_before(names, i))
 			continue;
-		used = append_name(out, bytes, used, "", "", first);
+		used = append_name(out, bytes, used, first ? "" : ",", "", true);
 		used = append_alike(out, bytes, used, names, count, i, suffix);
 		first = false;
 	}
@@ -117,5 +117,5 @@ void arch_names(char *out, size_t bytes, const char *like)
 		if (ends_in(name, causal))
 			used = append_name(out, bytes, used, name, "", false);
 	if (used < bytes)
-		snprintf(out + used, bytes - used, "; %s: docs/ADDING_A_MODEL.md", whole ? causal : parts);
+		snprintf(out + used, bytes - used, "; every %s as well that docs/ADDING_A_MODEL.md names", whole ? causal : parts);
 }

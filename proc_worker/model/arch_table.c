@@ -260,6 +260,7 @@ static const struct arch ARCHS[] = {
 	{"Jais2ForCausalLM", NEMOTRON, COUNT_OF(NEMOTRON), ARCH_ATTENTION_BIAS | ARCH_MLP_BIAS,
 	 .layer_norm = "layer_norm_eps", .ungated = true, .activation = KERN_RELU_SQUARED, .norm_eps = 1e-5f,
 	 .rope_theta = 10000, .attention_bias = true, .mlp_bias = true},
+	{"DiffLlamaForCausalLM", DIFFLLAMA, COUNT_OF(DIFFLLAMA), ARCH_ATTENTION_BIAS, .differential = true, .rope_theta = 10000, .norm_eps = 1e-5f},
 	{"ArceeForCausalLM", ARCEE, COUNT_OF(ARCEE), ARCH_ATTENTION_BIAS | ARCH_MLP_BIAS,
 	 .own = {"rope_interleave"}, .ungated = true, .activation = KERN_RELU_SQUARED, .rope_theta = 10000},
 	{"ApertusForCausalLM", APERTUS, COUNT_OF(APERTUS), ARCH_ATTENTION_BIAS | ARCH_HEAD_NORMS,

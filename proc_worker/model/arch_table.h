@@ -65,6 +65,7 @@ enum weight_slot {
 	SLOT_HEADS_IN,
 	SLOT_HEADS_OUT,
 	SLOT_STATE_OUT, /* where attention stands beside that: its last product, SLOT_ATTN_OUT being attention's */
+	SLOT_LAMBDA, /* of families with `differential`: what is learned of how much the second heads take away, four vectors as wide as a head */
 	SLOT_ATTN_SUB_NORM, /* of families with `sub_norms`: over what all heads say together, before SLOT_ATTN_OUT */
 	SLOT_ATTN_OUT,
 	SLOT_ATTN_OUT_BIAS,
@@ -131,6 +132,11 @@ enum arch_dim {
 	DIM_HEADS,    /* heads * head_dim */
 	DIM_KV_HEADS, /* kv_heads * head_dim */
 	DIM_HEADS_KV, /* both of them, one behind the other */
+	/* Of families with `differential`, whose files have half the heads and KV heads that there are here, in two halves each: */
+	DIM_HALF_HEADS,
+	DIM_QUARTER_HEADS,
+	DIM_HALF_KV_HEADS,
+	DIM_QUARTER_KV_HEADS,
 	DIM_KV_HEADS_TWO, /* twice DIM_KV_HEADS */
 	DIM_HEADS_TWO, /* twice DIM_HEADS: a gate of every head behind its query */
 	DIM_QKV,      /* q, k and v, one behind the other */
@@ -373,6 +379,7 @@ struct arch {
 	bool plain_final_norm;	/* of ARCH_NORM_OFFSET: the last norm multiplies by its weights */
 	bool sub_norms;		/* what the last products of attention and MLP read has norms, over what all ranks have of it: sub_norm.h */
 	bool parallel;		/* attention and MLP read the same stream, and are added to it together */
+	bool differential;	/* one half of the heads takes away from what the other attends to: differential.h. There are twice as many here as in the file, KV heads, too */
 	bool head_experts;	/* attention is a mixture of experts, each of which has a query for every KV head, chosen as those of MLPs: head_experts.h */
 	bool normed_residual;	/* what blocks say is added to what they read, not to the stream before its norm: model_config.residuals */
 	bool positions;		/* SLOT_POSITIONS instead of rotary embeddings */
@@ -476,7 +483,7 @@ bool arch_thinks(const char *name);
  * `model_type`; Qwen's older files have its fields beside "vision_config" instead (NULL: the first kind that there is).
  * NULL: `name` is no such model, or has no such part; which it may have is in `known`, "" if it is no such model. */
 const struct arch *arch_find_text_part(const char *name, const char *model_type, char *known, size_t bytes);
-/* The names of all that end as `like` does, "{Llama[4], ..., InternLM{2,3}, ...}ForCausalLM" or "{...}ForConditionalGeneration", into `out`, and where the
+/* The names of all that end as `like` does, "{Llama[4],...,InternLM{2,3},...}ForCausalLM" or "{...}ForConditionalGeneration", into `out`, and where the
  * others are: those that begin alike stand together, in [] beside the one that all begin with, in {} where that is none itself. */
 void arch_names(char *out, size_t bytes, const char *like);
 /* The name of row `i` of the table, and of that of models of several parts; NULL behind the last one. */

@@ -45,6 +45,27 @@ static const struct arch_tensor MUSE_GLIMMER[] = {
 	NORM(SLOT_ATTN_NORM, "input_layernorm.weight"), NORM(SLOT_ATTN_POST_NORM, "post_attention_layernorm.weight"),
 	NORM(SLOT_MLP_NORM, "pre_feedforward_layernorm.weight"), NORM(SLOT_MLP_POST_NORM, "post_feedforward_layernorm.weight"),
 };
+/* Differential attention: queries and keys twice, with the values of either half. */
+#define DIFF(slot, name, part, columns, when_, whole_, before_) \
+	{slot, ATTENTION name, part, columns, SPLIT_ROWS, when_, .whole = whole_, .before = before_}
+#define DIFF_TWICE(slot, name, columns, when, whole, part) \
+	DIFF(slot, name, part, columns, when, whole, DIM_NONE), DIFF(slot, name, part, columns, when, whole, part), \
+	DIFF(slot, name, part, columns, when, whole, DIM_NONE), DIFF(slot, name, part, columns, when, whole, part)
+#define DIFF_QKV(slot, suffix, columns, when) \
+	DIFF_TWICE(slot, "q_proj" suffix, columns, when, DIM_HALF_HEADS, DIM_QUARTER_HEADS), \
+	DIFF_TWICE(slot, "k_proj" suffix, columns, when, DIM_HALF_KV_HEADS, DIM_QUARTER_KV_HEADS), \
+	DIFF(slot, "v_proj" suffix, DIM_QUARTER_KV_HEADS, columns, when, DIM_HALF_KV_HEADS, DIM_NONE), \
+	DIFF(slot, "v_proj" suffix, DIM_QUARTER_KV_HEADS, columns, when, DIM_HALF_KV_HEADS, DIM_NONE), \
+	DIFF(slot, "v_proj" suffix, DIM_QUARTER_KV_HEADS, columns, when, DIM_HALF_KV_HEADS, DIM_QUARTER_KV_HEADS), \
+	DIFF(slot, "v_proj" suffix, DIM_QUARTER_KV_HEADS, columns, when, DIM_HALF_KV_HEADS, DIM_QUARTER_KV_HEADS)
+#define DIFF_LAMBDA(name) {SLOT_LAMBDA, ATTENTION "lambda_" name, DIM_HEAD, DIM_NONE, SPLIT_NONE}
+static const struct arch_tensor DIFFLLAMA[] = {
+	EMBEDDINGS, NORMS, DIFF_QKV(SLOT_QKV, ".weight", DIM_HIDDEN, WHEN_ALWAYS), DIFF_QKV(SLOT_QKV_BIAS, ".bias", DIM_NONE, WHEN_ATTENTION_BIAS),
+	DIFF_LAMBDA("q1"), DIFF_LAMBDA("k1"), DIFF_LAMBDA("q2"), DIFF_LAMBDA("k2"),
+	{SLOT_ATTN_OUT, ATTENTION "o_proj.weight", DIM_HIDDEN, DIM_HALF_HEADS, SPLIT_COLUMNS},
+	{SLOT_ATTN_OUT_BIAS, ATTENTION "o_proj.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_ATTENTION_BIAS}, MLP,
+};
+
 /* A mixture of attention heads, and of MLPs, each with a bias of all. */
 #define JETMOE_HEADS LAYER "self_attention.experts."
 static const struct arch_tensor JETMOE[] = {

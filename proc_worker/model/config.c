@@ -33,6 +33,16 @@ static enum err read_arch(struct model_config *c, json_val *text, struct err_msg
 	return c->arch ? ERR_OK : config_read_text_part(c, text, name, known, em);
 }
 
+/* Of arch.differential: each key is there with either half of the values. */
+static enum err double_heads(struct model_config *c, struct err_msg *em)
+{
+	if (c->kv_heads % 2)
+		return err_set(em, ERR_INVALID, "config.json: \"num_key_value_heads\" is %u; of a %s it must be even", c->kv_heads, c->arch->name);
+	c->heads *= 2;
+	c->kv_heads *= 2;
+	return ERR_OK;
+}
+
 static enum err read_heads(struct model_config *c, json_val v, struct err_msg *em)
 {
 	const bool own = c->arch->head_dim > 0 && json_type(json_get(v, "head_dim")) == JSON_MISSING; /* null is not that */
@@ -57,6 +67,8 @@ static enum err read_heads(struct model_config *c, json_val v, struct err_msg *e
 			em, ERR_INVALID,
 			"config.json: num_attention_heads %u is not a multiple of num_key_value_heads %u",
 			c->heads, c->kv_heads);
+	if (c->arch->differential)
+		return double_heads(c, em);
 	if (c->arch->quarters && (e = config_check_quarters(c, v, em)))
 		return e;
 	if (c->arch->altup)

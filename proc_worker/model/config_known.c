@@ -309,7 +309,7 @@ static const char *const INERT[] = {
 	"block_mlp_init_scale", "block_out_init_scale", "block_use_xavier_init", "conv_use_xavier_init",
 	"rescale_prenorm_residual", "time_step_scale", "time_step_init_scheme", "time_step_min", "time_step_max", "time_step_floor", "time_step_rank",
 	"altup_lr_multiplier", "linear_a_log_min", "linear_a_log_max", "linear_dt_min", "linear_dt_max", "linear_dt_init_floor",
-	"init_method", "w_init_variance_scale", "final_w_init_variance_scale", "embedding_initializer_range", "output_router_logits", "gradient_checkpointing", "neftune_noise_alpha", "summary_type",
+	"init_method", "lambda_std_dev", "w_init_variance_scale", "final_w_init_variance_scale", "embedding_initializer_range", "output_router_logits", "gradient_checkpointing", "neftune_noise_alpha", "summary_type",
 	"summary_use_proj", "summary_activation", "summary_first_dropout", "summary_proj_to_labels",
 	/* how others run it; pretraining_tp: products in pieces, the same sums */
 	"pretraining_tp",

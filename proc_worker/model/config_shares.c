@@ -93,6 +93,8 @@ enum err model_shard_init(struct model_shard *s, const struct model_config *c, u
 			"--tensor-parallel-size %u: the model's %s %u cannot be divided by it", ranks, arch_field_in_file(c->arch, "intermediate_size"),
 			c->intermediate);
 	enum err e = check_kv_heads(c->kv_heads, ranks, "", em);
+	if (!e && c->arch->differential && c->kv_heads / 4 % ranks)
+		e = err_set(em, ERR_INVALID, "--tensor-parallel-size %u: the model's %u pairs of KV heads cannot be divided by it", ranks, c->kv_heads / 4);
 	if (!e && c->arch->head_experts && c->kv_heads % ranks)
 		e = err_set(em, ERR_INVALID, "--tensor-parallel-size %u: the model's %u KV heads cannot be divided by it", ranks, c->kv_heads);
 	if (!e && c->global_kv_heads)

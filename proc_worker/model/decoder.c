@@ -9,6 +9,7 @@
 #include "common/clock.h"
 #include "common/region.h"
 #include "proc_worker/model/altup.h"
+#include "proc_worker/model/differential.h"
 #include "proc_worker/model/experts_beside.h"
 #include "proc_worker/model/head_experts.h"
 #include "proc_worker/model/head_gate.h"
@@ -179,6 +180,8 @@ static enum err attend(struct decoder *d, u32 index, const struct inputs *in, co
 	}
 	if (!e)
 		e = decoder_failed(c->ops->attention(c->ctx, &attention), "attention", em);
+	if (!e && c->model->arch->differential)
+		differential_combine(d, index, attention.tokens);
 	if (!e)
 		e = head_gate(d, index, attention.tokens, em);
 	const u32 width = attention.heads * c->model->head_dim;
@@ -286,7 +289,7 @@ static bool puts_off(const struct decoder *d, u32 index, u32 tokens)
 	const struct model_config *m = d->config.model;
 	const struct layer_weights *w = &d->config.weights->layers[index];
 
-	return kern_threads_count(d->config.ctx->threads) > 1 && tokens <= MLP_TOKENS && !d->pending && !m->arch->ungated &&
+	return kern_threads_count(d->config.ctx->threads) > 1 && tokens <= MLP_TOKENS && !d->pending && !m->arch->ungated && !m->arch->differential &&
 	       !(m->layer_flags[index] & (LAYER_EXPERTS | LAYER_SHORTCUT | LAYER_NO_MLP | LAYER_BESIDE)) && decoder_product_norms(d, w->mlp_norm, w->mlp_norm_bias, tokens);
 }
 

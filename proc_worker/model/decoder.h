@@ -63,7 +63,7 @@ struct decoder {
 	float *qkv; /* where queries are rotated in place, and what attention makes of them takes theirs: it is still in a core's caches */
 	float *low; /* of latent attention the product of SLOT_QKV: what queries are made from, the latent, what rotates of the key */
 	float *steps; /* [channels] of RECURRENT_SELECTIVE, whose x_proj goes to `low`; of RECURRENT_LRU the gates of what fades, those of what comes in being in `low` */
-	float *queries, *values; /* of latent attention: before the heads' own products and behind them */
+	float *queries, *values; /* of latent attention: before the heads' own products and behind them; of arch.differential the latter alone */
 	float *squares; /* [2], of families with norms over all heads, with latent attention or with norms before last products */
 	const u32 *rope_rows;	    /* [tokens] of the rotary tables; of the step */
 	float *gate_up, *activated; /* share their memory with the four above: never alive together */

@@ -59,7 +59,7 @@ static size_t lay_out(struct decoder *d, char *base, size_t tokens)
 	mlp = experts = projected = gate = offset;
 	d->qkv = carve(base, &offset, tokens * widest_qkv(c->model, s));
 	d->queries = carve(base, &offset, tokens * s->heads * head_width);
-	d->values = carve(base, &offset, tokens * s->heads * head_width);
+	d->values = carve(base, &offset, tokens * s->heads * (c->model->arch->differential ? c->model->head_dim : head_width));
 	d->low = carve(base, &offset, latent ? tokens * latent_low_width(c->model, s) : tokens * (selected + gates));
 	d->steps = carve(base, &offset, tokens * (selected ? s->recurrent_heads : gates));
 	head_experts_lay_out(d, base, &offset, tokens);

@@ -161,7 +161,7 @@ struct kern_matmul_args decoder_product_args(const struct decoder *d, float *out
 struct kern_matmul_args decoder_attention_args(const struct decoder *d, float *out, bool accumulate, u32 index, u32 tokens)
 {
 	const struct kern_weight *w = &d->config.weights->layers[index].attn_out;
-	const bool latent = decoder_is_latent(d, index);
+	const bool latent = decoder_is_latent(d, index) || d->config.model->arch->differential;
 	const float *x = latent ? d->values : d->qkv + decoder_mixed_at(d, index);
 	struct kern_matmul_args a = decoder_product_args(d, out, accumulate, x, w, NULL, index, tokens);
 

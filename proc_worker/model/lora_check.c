@@ -144,6 +144,8 @@ enum err lora_check_model(const struct weights_plan *plan, struct err_msg *em)
 	if (plan->config->left_out_count)
 		return err_set(em, ERR_UNSUPPORTED, "adapters of a %s are not supported: some of the file's layers are left out (cross_attention_layers)",
 			       plan->config->arch->name);
+	if (plan->config->arch->differential)
+		return err_set(em, ERR_UNSUPPORTED, "adapters of a %s are not supported: half of its heads take away from the others", plan->config->arch->name);
 	if (plan->config->arch->head_experts)
 		return err_set(em, ERR_UNSUPPORTED, "adapters of a %s are not supported: its heads are a mixture of experts", plan->config->arch->name);
 	if (plan->config->output_gate)

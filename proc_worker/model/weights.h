@@ -35,6 +35,7 @@ struct layer_weights {
 	struct kern_weight state_out;	     /* [hidden][heads * value_dim], with LAYER_BESIDE, where qkv has q, k and v behind its other rows */
 	struct kern_weight heads_router; /* [experts][hidden], of arch.head_experts, where qkv is [2 kv_heads * head_dim][hidden] */
 	struct kern_weight *heads_in, *heads_out; /* [experts] of [kv_heads * head_dim][hidden], and the other way round */
+	const float *lambda; /* [4][head_dim], of arch.differential, where attn_out has half as many inputs as heads have values */
 	const float *attn_sub_norm;	     /* [heads * head_dim] of this rank, or NULL */
 	struct kern_weight attn_out;
 	const float *attn_out_bias;  /* [hidden], whole on every rank */

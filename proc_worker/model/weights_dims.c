@@ -20,6 +20,14 @@ static u32 global_dim(const struct model_config *c, enum arch_dim d)
 		return c->input_vocab;
 	case DIM_WIDE_INTERMEDIATE:
 		return c->wide_intermediate;
+	case DIM_HALF_HEADS:
+		return c->heads * c->head_dim / 2;
+	case DIM_QUARTER_HEADS:
+		return c->heads * c->head_dim / 4;
+	case DIM_HALF_KV_HEADS:
+		return c->kv_heads * c->head_dim / 2;
+	case DIM_QUARTER_KV_HEADS:
+		return c->kv_heads * c->head_dim / 4;
 	case DIM_STREAMS:
 		return c->altup.streams;
 	case DIM_STREAMS_SQUARED:
@@ -182,6 +190,9 @@ struct weights_range weights_dim_share(const struct weights_plan *p, enum arch_d
 		return (struct weights_range){model_shard_kv_first(s, c, layer), kv_heads};
 	case DIM_HEADS:
 		return (struct weights_range){s->rank * model_shard_heads(s, c, layer) * c->head_dim, model_shard_heads(s, c, layer) * c->head_dim};
+	case DIM_HALF_HEADS:
+	case DIM_QUARTER_HEADS:
+	case DIM_QUARTER_KV_HEADS:
 	case DIM_HEADS_QUERY:
 	case DIM_HEADS_VALUE:
 		return (struct weights_range){weights_dim(c, d, layer) / s->ranks * s->rank, weights_dim(c, d, layer) / s->ranks};

@@ -97,7 +97,7 @@ def test_wrong_shape(tmp_path, folder):
 def test_unknown_architecture(tmp_path, folder):
     edit(folder / "config.json", architectures=["FancyForCausalLM"], model_type="fancy")
     output = start_fails(tmp_path, model=folder)
-    assert "FancyForCausalLM" in output and "supported: {Llama[4], " in output
+    assert "FancyForCausalLM" in output and "supported: {Llama[4]," in output
 
 
 def test_config_without_a_needed_field(tmp_path, folder):

@@ -84,6 +84,8 @@ def spread(name, shape, centre):
         return 0.2, 0
     if name.endswith("A_log"):  # of what a state keeps from token to token from a half to nearly all
         return 1.5, -1.5
+    if ".self_attn.lambda_" in name:  # of whose products the sums are exponents
+        return 0.5, 0
     if name.endswith("recurrent_param"):  # likewise
         return 2, -3
     if name.endswith(("linear_attn.norm.weight", "mamba.D", "mixer.D")):
@@ -355,7 +357,7 @@ gemma3n_text/none gemma3n_text/streams-3-active gemma3n_text/odd gemma3n_text/sa
 gemma4_text/none gemma4_text/untied gemma4_text/values gemma4_text/by-layer gemma4_text/odd gemma4_text/rope-half gemma4_text/small gemma4_text/small-keys
 lfm2/old lfm2/bias lfm2/odd lfm2_moe/odd lfm3/none lfm3/no-gate lfm3/odd lfm3/save-raw qwen3_5_text/none qwen3_5_text/odd qwen3_5_text/save-whole qwen3_5_moe_text/none qwen3_next/odd
 granite_mamba/experts granite_mamba/odd bamba/none falcon_h1/none falcon_h1/odd olmo_hybrid/none olmo_hybrid/odd nemotron_h/mlps-last nemotron_h/experts-narrow nemotron_h/odd
-recurrent_gemma/none recurrent_gemma/attention-bias recurrent_gemma/odd minimax/none minimax/types-missing minimax/odd minimax_text_01/none jetmoe/none jetmoe/odd
+recurrent_gemma/none recurrent_gemma/attention-bias recurrent_gemma/odd minimax/none minimax/types-missing minimax/odd minimax_text_01/none jetmoe/none jetmoe/odd diffllama/none diffllama/odd
 jamba/none jamba/odd mamba/none falcon_mamba/odd mamba2/none mamba2/odd
 kimi_linear/layer-types kimi_linear/odd hyperclovax/none hyperclovax/no-post-norm sarvam_moe/none sarvam_moe/odd phi4mm/none phi4mm/odd mllama/none mllama/first-and-last exaone/llama3 exaone/odd bailing_moe/none bailing_moe/groups bailing_moe/odd
 gemma4_text/small-odd gemma4_text/mixture gemma4_text/mixture-small gemma4_text/save-whole-new gemma4_unified_text/none gemma4_unified_text/odd gemma4_unified_text/save-whole-new

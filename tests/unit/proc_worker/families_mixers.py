@@ -1,5 +1,5 @@
 """Small models of families whose layers mix tokens otherwise than others do, for families_differential.py."""
-from families_fields import COMMON, MISSING, new_rope
+from families_fields import COMMON, LLAMA3, MISSING, new_rope
 
 RECURRENT, ATTENTION = "recurrent", "attention"
 RECURRENT_GEMMA = {
@@ -26,6 +26,9 @@ TEXT01 = {**{k: v for k, v in MINIMAX.items() if k not in (*TEXT01_FIELDS.values
 JETMOE = {**{k: v for k, v in COMMON.items() if k not in ("hidden_act", "num_attention_heads", "tie_word_embeddings")}, "architectures": ["JetMoeForCausalLM"],
           "model_type": "jetmoe", "activation_function": "silu", "aux_loss_coef": 0.01, "kv_channels": 12, "num_experts_per_tok": 2, "num_local_experts": 6,
           "output_router_logits": False, "rms_norm_eps": 1e-3}
+
+DIFFLLAMA = {**COMMON, "architectures": ["DiffLlamaForCausalLM"], "model_type": "diffllama", "attention_bias": False, "head_dim": 10, "hidden_size": 80,
+             "lambda_std_dev": 0.1, "num_attention_heads": 8, "num_key_value_heads": 4, "pad_token_id": None}
 
 RANKS = {"odd": 3}
 SAVES = [("f16", {"dtype": "float16"}), ("bf16", {"dtype": "bfloat16"}), ("sharded", {"shards": 3}), ("base", {"base": True}), ("raw", {"raw": True})]
@@ -95,6 +98,23 @@ def jetmoe():
                   "num_experts_per_tok": 3}
 
 
+def diffllama():
+    yield "none", {}
+    yield "biases", {"attention_bias": True}
+    yield "mha", {"num_key_value_heads": MISSING}
+    yield "heads-wide", {"head_dim": 22}
+    yield "head-dim-missing", {"head_dim": MISSING}
+    yield "groups-many", {"num_attention_heads": 16}
+    yield "eps", {"rms_norm_eps": 1e-2}
+    yield "act-gelu", {"hidden_act": "gelu"}
+    yield "tied", {"tie_word_embeddings": True}
+    yield "new-rope", new_rope({}, 50000.0)
+    yield "llama3", {"rope_scaling": LLAMA3}
+    yield "defaults", {k: MISSING for k in ("attention_bias", "lambda_std_dev", "rms_norm_eps", "rope_theta", "hidden_act")}
+    yield "odd", {"hidden_size": 63, "num_attention_heads": 12, "num_key_value_heads": 6, "head_dim": 6, "intermediate_size": 69, "vocab_size": 97,
+                  "attention_bias": True}
+
+
 def reference_config(c):
     """Of what transformers knows under other names."""
     if c["model_type"] not in ("minimax_text_01", "minimax_m1"):
@@ -104,6 +124,7 @@ def reference_config(c):
 
 
 FAMILIES = {"recurrent_gemma": (RECURRENT_GEMMA, recurrent_gemma, []),
+            "diffllama": (DIFFLLAMA, diffllama, []),
             "jetmoe": (JETMOE, jetmoe, []),
             "minimax": (MINIMAX, minimax, []),
             "minimax_text_01": (TEXT01, text01, [])}

@@ -1,4 +1,4 @@
-/* What config.json says of layers that mix tokens by a real-gated linear recurrent unit or by lightning attention, and what is refused in it. */
+/* What config.json says of layers that mix tokens by a real-gated linear recurrent unit, by lightning attention, by mixtures of heads or by differences of them, and what is refused in it. */
 #include <criterion/criterion.h>
 #include <string.h>
 
@@ -15,6 +15,10 @@
 	"\"vocab_size\": 64, \"hidden_size\": 48, \"intermediate_size\": 90, \"num_hidden_layers\": 4, "  \
 	"\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"max_position_embeddings\": 128, "      \
 	"\"num_local_experts\": 6, \"num_experts_per_tok\": 2"
+#define DIFF "DiffLlamaForCausalLM"
+#define DIFF_SIZES                                                                                      \
+	"\"vocab_size\": 64, \"hidden_size\": 48, \"intermediate_size\": 90, \"num_hidden_layers\": 2, " \
+	"\"num_attention_heads\": 8, \"max_position_embeddings\": 128"
 #define JETMOE "JetMoeForCausalLM"
 #define JETMOE_SIZES                                                                                                      \
 	"\"vocab_size\": 64, \"hidden_size\": 48, \"intermediate_size\": 90, \"num_hidden_layers\": 2, \"kv_channels\": 10, " \
@@ -160,4 +164,24 @@ Test(config_mixers, jetmoe_has_a_head_for_each_kv_head_and_expert_of_a_token)
 	refused(JETMOE, JETMOE_SIZES, "\"num_experts_per_tok\": 65000", ERR_INVALID, "is more than 65536 heads");
 	refused(JETMOE, JETMOE_SIZES, "\"num_experts_per_tok\": 2, \"attention_bias\": true", ERR_UNSUPPORTED, "\"attention_bias\" is set, which is not supported for " JETMOE);
 	refused(JETMOE, JETMOE_SIZES, "\"num_experts_per_tok\": 2, \"norm_topk_prob\": true", ERR_UNSUPPORTED, "\"norm_topk_prob\" is set, which is not supported for " JETMOE);
+}
+
+Test(config_mixers, diffllama_has_twice_as_many_heads_as_its_file_says)
+{
+	struct model_shard s;
+	struct err_msg em;
+
+	good(DIFF, DIFF_SIZES, "\"num_key_value_heads\": 4, \"lambda_std_dev\": 0.1, \"attention_bias\": true");
+	cr_assert(c.heads == 16 && c.kv_heads == 8 && c.head_dim == 6 && c.attention_bias && c.norm_eps == 1e-5f && c.rope.dim == 6);
+	cr_assert_eq(model_shard_init(&s, &c, 1, 2, &em), ERR_OK, "%s", em.text);
+	cr_assert(s.heads == 8 && s.kv_heads == 4);
+	good(DIFF, DIFF_SIZES, "\"head_dim\": 20");
+	cr_assert(c.heads == 16 && c.kv_heads == 16 && c.head_dim == 20);
+	good(DIFF, DIFF_SIZES, "\"num_key_value_heads\": 2");
+	cr_assert_eq(model_shard_init(&s, &c, 1, 2, &em), ERR_INVALID);
+	cr_assert(strstr(em.text, "--tensor-parallel-size 2: the model's 1 pairs of KV heads cannot be divided by it"), "%s", em.text);
+	refused(DIFF, DIFF_SIZES, "\"num_key_value_heads\": 1", ERR_INVALID, "\"num_key_value_heads\" is 1; of a " DIFF " it must be even");
+	refused(DIFF, DIFF_SIZES, "\"num_key_value_heads\": 3", ERR_INVALID, "num_attention_heads 8 is not a multiple of num_key_value_heads 3");
+	refused(DIFF, DIFF_SIZES, "\"sliding_window\": 8", ERR_UNSUPPORTED, "\"sliding_window\" is set, which is not supported for " DIFF);
+	refused(DIFF, DIFF_SIZES, "\"mlp_bias\": true", ERR_UNSUPPORTED, "\"mlp_bias\" is set, which is not supported for " DIFF);
 }

@@ -308,6 +308,9 @@ Test(gpu_recurrent, what_the_kernels_cannot_is_refused_by_name, .timeout = 120)
 	m.arch = &alone;
 	expect_refusal(&bad, ERR_UNSUPPORTED, "devices do not compute a Qwen3_5ForCausalLM, no layer of which is of attention: use --device cpu");
 	alone = *run.model.arch;
+	alone.differential = true;
+	expect_refusal(&bad, ERR_UNSUPPORTED, "devices do not compute a Qwen3_5ForCausalLM, half of whose heads take away from the others: use --device cpu");
+	alone = *run.model.arch;
 	alone.head_experts = true;
 	expect_refusal(&bad, ERR_UNSUPPORTED, "devices do not compute a Qwen3_5ForCausalLM, whose heads are a mixture of experts: use --device cpu");
 	alone = *run.model.arch;
