@@ -80,7 +80,7 @@ static void write_tensor(struct writer *w, const struct arch_tensor *t, u32 laye
 	bool vector = t->columns == DIM_NONE, norm = WEIGHTS_SLOTS[t->slot].kind == SLOT_IS_NORM;
 	const bool factor = t->slot == SLOT_LAYER_SCALE || t->slot == SLOT_EXPERT_SCALES || t->slot == SLOT_ALTUP_SCALE || t->slot == SLOT_SKIP || t->slot == SLOT_GATE_NORM;
 	/* Of a state most is there a token later. */
-	float mean = norm ? 1 - w->config.norm_offset : factor ? 1 : t->slot == SLOT_RATE_LOG ? -1.5f : 0, spread = vector ? 0.2f : 1 / sqrtf((float)columns);
+	float mean = norm ? 1 - w->config.norm_offset : factor ? 1 : t->slot == SLOT_RATE_LOG ? -1.5f : t->slot == SLOT_LRU_RATE ? -3 : 0, spread = vector ? 0.2f : 1 / sqrtf((float)columns);
 	bool quantized = quant_config_has(&w->config.quant, QUANT_FP8) && weights_is_matrix(t->slot);
 	char name[256];
 
@@ -97,6 +97,8 @@ static void write_tensor(struct writer *w, const struct arch_tensor *t, u32 laye
 		spread = sqrtf((float)columns);
 	if (t->slot == SLOT_CONV) /* of one input each */
 		begin_tensor(w, name, "BF16", rows, 1, columns, (size_t)rows * columns * sizeof(u16));
+	else if (t->slot == SLOT_LRU_INPUT || t->slot == SLOT_LRU_FADE || t->slot == SLOT_LRU_INPUT_BIAS || t->slot == SLOT_LRU_FADE_BIAS) /* by heads */
+		begin_tensor(w, name, "BF16", w->config.recurrent.heads, w->config.recurrent.value_dim, vector ? 0 : columns, (size_t)rows * columns * sizeof(u16));
 	else if (t->transposed)
 		begin_tensor(w, name, "BF16", columns, rows, 0, (size_t)rows * columns * sizeof(u16));
 	else
