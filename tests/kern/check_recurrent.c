@@ -277,6 +277,26 @@ static void gate_case(struct check *c, u32 target, const struct gate_shape *s)
 		       s->width, s->options);
 }
 
+/* Values that are their own gates, which makes SiLU of them: the gates may lie where they do. */
+static void gate_itself(struct check *c, u32 target, u32 width)
+{
+	const u32 tokens = 3, stride = width + 5;
+	const size_t count = (size_t)tokens * stride + 1;
+	const float *in = check_floats(c, count, true);
+	float *apart = check_alloc(c, count * sizeof(float)), *own = check_alloc(c, count * sizeof(float));
+	struct kern_gate_args a = {.x = apart, .gate = in, .tokens = tokens, .groups = 1, .width = width, .stride = stride, .sigmoid = true};
+	struct kern_ctx ctx;
+	check_ctx(c, &ctx, &check_recurrent_limits, 1);
+	memcpy(apart, in, count * sizeof(float));
+	memcpy(own, in, count * sizeof(float));
+	enum err e = c->targets[target].ops.gate(&ctx, &a);
+	a.x = own;
+	a.gate = own;
+	e = e ? e : c->targets[target].ops.gate(&ctx, &a);
+	const char *problem = e ? "an error" : memcmp(apart, own, count * sizeof(float)) != 0 ? "other bits where gates are the values" : NULL;
+	check_case_end(c, problem, "gate=%s of itself width=%u", c->targets[target].ops.gate_variant, width);
+}
+
 static void gate_cases(struct check *c, u32 target)
 {
 	static const u32 shapes[][2] = {{1, 1}, {3, 7}, {4, 16}, {1, 33}, {5, 64}, {2, 130}, {1, 515}, {32, 128}, {1, 5000}}, tokens[] = {0, 1, 2, 19};
@@ -287,6 +307,8 @@ static void gate_cases(struct check *c, u32 target)
 				if ((options & GATE_WEIGHT) || !(options & GATE_APART))
 					gate_case(c, target, &s);
 			}
+	for (u32 w = 0; w < COUNT_OF(shapes); w++)
+		gate_itself(c, target, shapes[w][1]);
 }
 
 void check_recurrent(struct check *c)
