@@ -76,6 +76,7 @@ static const struct {
 	{"Qwen3VLForConditionalGeneration", "qwen3_vl_text", "Qwen3ForCausalLM"},
 	{"Qwen3VLMoeForConditionalGeneration", "qwen3_vl_moe_text", "Qwen3VLMoeTextModel"},
 	{"SmolVLMForConditionalGeneration", "llama", "LlamaForCausalLM"},
+	{"Step3p7ForConditionalGeneration", "step3p5", "Step3p5ForCausalLM"},
 	{"VipLlavaForConditionalGeneration", "llama", "LlamaForCausalLM"},
 };
 /* clang-format on */

@@ -309,7 +309,7 @@ struct arch_tensor {
 struct arch_field {
 	const char *file, *here;
 };
-enum { ARCH_FIELDS_MAX = 16, ARCH_OWN_MAX = 16 };
+enum { ARCH_FIELDS_MAX = 16, ARCH_OWN_MAX = 20 };
 
 /* Layers that keep a state of each sequence instead of keys and values; what each kind reads of its first product (SLOT_QKV), in this order. */
 enum recurrent_kind {

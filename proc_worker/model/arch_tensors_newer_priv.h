@@ -38,6 +38,12 @@ static const struct arch_tensor LAGUNA[] = {
 	EXPERTS_AND_SHARED, MLP_CHOICE_BIAS,
 };
 
+/* Likewise, one a head. */
+static const struct arch_tensor STEP3P5[] = {
+	EMBEDDINGS, NORMS, ATTENTION_MATRICES,
+	{SLOT_QKV, ATTENTION "g_proj.weight", DIM_HEAD_COUNT, DIM_HIDDEN, SPLIT_ROWS}, HEAD_NORMS, MLP, EXPERTS_AND_SHARED, MLP_CHOICE_BIAS,
+};
+
 /* The same, as wide as q. */
 static const struct arch_tensor MUSE_GLIMMER[] = {
 	EMBEDDINGS, ATTENTION_MATRICES,

@@ -307,7 +307,7 @@ static enum err read_fields(struct model_config *c, json_val whole, json_val v, 
 
 static enum err read_config(struct model_config *c, json_val whole, struct err_msg *em)
 {
-	struct json_doc *renamed = NULL, *filled = NULL;
+	struct json_doc *renamed = NULL, *filled = NULL, *again = NULL;
 	json_val v = whole;
 
 	if (json_type(v) != JSON_OBJECT)
@@ -326,10 +326,15 @@ static enum err read_config(struct model_config *c, json_val whole, struct err_m
 		e = config_fill_part(&filled, v, em);
 	if (filled)
 		v = json_root(filled);
+	if (!e && arch_has_own(c->arch, "moe_layers_enum"))
+		e = config_say_step(&again, v, em);
+	if (again)
+		v = json_root(again);
 	if (!e)
 		e = read_fields(c, part ? whole : v, v, em);
 	if (e && renamed)
 		config_name_in_file(c->arch, file, em);
+	json_free(&again);
 	json_free(&filled);
 	json_free(&renamed);
 	return e;

@@ -124,6 +124,11 @@ struct residual_share {
 	f32 kept, said;
 };
 
+/* Bounds of an MLP: gates are at most `gate`, what they multiply is from -up to up. Zeros: none. */
+struct gate_limit {
+	f32 gate, up;
+};
+
 struct model_config {
 	const struct arch *arch;
 	struct quant_config quant;
@@ -164,6 +169,8 @@ struct model_config {
 	u32 window; /* tokens that a layer with LAYER_WINDOW attends to, the query's own among them; of arch.chunked a chunk of them */
 	enum kern_activation activation;
 	f32 swiglu_alpha, swiglu_limit; /* of arch.clamped; else 0 */
+	struct gate_limit mlp_limits[MODEL_LAYERS_MAX], expert_limits[MODEL_LAYERS_MAX]; /* of layers' MLPs, or the expert of all tokens, and of the other experts */
+	bool limited; /* there are some */
 	bool attention_bias, mlp_bias;
 	bool head_norms;   /* of WHEN_HEAD_NORMS */
 	bool lm_head_bias; /* of WHEN_LM_HEAD_BIAS */

@@ -217,8 +217,8 @@ enum err config_read_arithmetic(struct model_config *c, json_val v, struct err_m
 		e = config_may_bool(v, "rope_interleave", c->arch->interleaved, &c->interleaved, em);
 	if (!e && has(c, ARCH_PARALLEL_CHOICE))
 		e = config_may_bool(v, "use_parallel_residual", c->arch->parallel, &c->parallel, em);
-	if (!e && has(c, ARCH_SOFT_CAPS))
-		e = config_may_float(v, "query_pre_attn_scalar", 256, &scalar, em);
+	if (!e && (has(c, ARCH_SOFT_CAPS) || arch_has_own(c->arch, "query_pre_attn_scalar")))
+		e = config_may_float(v, "query_pre_attn_scalar", has(c, ARCH_SOFT_CAPS) ? 256 : (double)scalar, &scalar, em);
 	if (!e && has(c, ARCH_ATTENTION_CAP))
 		e = read_cap(v, "attn_logit_softcapping", c->arch->attention_soft_cap, &c->attention_soft_cap, em);
 	if (!e && (has(c, ARCH_SOFT_CAPS) || arch_has_own(c->arch, "final_logit_softcapping")))
@@ -241,6 +241,8 @@ enum err config_read_arithmetic(struct model_config *c, json_val v, struct err_m
 	c->output_gate = c->arch->output_gate;
 	if (!e && arch_has_own(c->arch, "gating"))
 		e = config_read_gating(c, json_get(v, "gating"), em);
+	if (!e && arch_has_own(c->arch, "swiglu_limits"))
+		e = config_read_limits(c, v, em);
 	if (!e && arch_has_own(c->arch, "use_attention_gate"))
 		e = config_may_bool(v, "use_attention_gate", true, &c->output_gate, em);
 	if (!e && arch_has_own(c->arch, "use_post_norm") && !has(c, ARCH_MULTIPLIERS))

@@ -174,6 +174,10 @@ static const struct {
 	{"output_vocab_size", 0, NAN},
 	{"num_attention_heads_per_layer", 0, NAN},
 	{"gating", 0, NAN},
+	{"swiglu_limits", 0, NAN},
+	{"swiglu_limits_shared", 0, NAN},
+	{"moe_every_n_layer", 0, 1},
+	{"moe_layer_offset", 0, 0},
 	{"moe_apply_router_weight_on_input", 0, 0},
 	{"moe_router_logit_softcapping", 0, 0},
 	{"qk_scale_factor", 0, 1},
@@ -272,6 +276,11 @@ static const struct {
 	{"moe_router_use_sigmoid", 0, true},
 	{"moe_router_enable_routed_scaling", 0, true},
 	{"moe_router_enable_shared_expert", 0, true},
+	{"use_moe", 0, true},
+	{"norm_expert_weight", 0, true},
+	{"use_head_wise_attn_gate", 0, true},
+	{"use_moe_router_bias", 0, true},
+	{"zero_centered", 0, true},
 	{"attention_bias", 0, true},
 	{"tie_word_embeddings", 0, false}, /* which programs disagree about */
 };
@@ -290,6 +299,7 @@ static const struct {
 	{"qk_norm_type", "per_layer", false},
 	{"zero_expert_type", "identity", false},
 	{"attention_method", "MLA", false},
+	{"att_impl_type", "GQA", false},
 };
 
 /* Fields that say nothing about the computation of logits: training, generation, book-keeping. */
@@ -318,7 +328,7 @@ static const char *const INERT[] = {
 	"init_config", "init_device", "verbose", "tokenizer_name", "embedding_fraction", "use_pad_tok_in_ffn", "fc_type",
 	"residual_in_fp32", "router_dtype", "mamba_ssm_cache_dtype", "moe_shared_expert_overlap",
 	"num_logits_to_keep", "calc_logits_for_entire_prompt", "fused_add_norm", "pad_vocab_size_multiple", "use_mambapy", "use_falcon_mambapy",
-	"enable_attention_fp32_softmax", "enable_lm_head_fp32", "enable_moe_fp32_combine", "use_associative_scan", "use_grouped_mm", "use_mamba_kernels", "z_loss_coefficient", "bf16", "fp16", "fp32", "softmax_in_fp32", "onnx_safe", "use_cache_kernel",
+	"enable_attention_fp32_softmax", "enable_lm_head_fp32", "need_fp32_gate", "enable_moe_fp32_combine", "use_associative_scan", "use_grouped_mm", "use_mamba_kernels", "z_loss_coefficient", "bf16", "fp16", "fp32", "softmax_in_fp32", "onnx_safe", "use_cache_kernel",
 	"use_cache", "cache_implementation", "attn_implementation", "return_dict", "output_hidden_states",
 	"output_attentions", "torchscript", "use_bfloat16", "tf_legacy_loss", "chunk_size_feed_forward",
 	"is_decoder", "tie_encoder_decoder", "max_window_layers", "use_flash_attn",

@@ -33,6 +33,9 @@ static const struct {
 			      "\"rope_theta\": 1000000.0}"},
 	{"qwen3", "{\"vocab_size\": 151936, \"hidden_size\": 4096, \"intermediate_size\": 22016, \"num_hidden_layers\": 32, "
 		  "\"num_attention_heads\": 32, \"max_position_embeddings\": 32768, \"rms_norm_eps\": 1e-06}"},
+	{"step3p5", "{\"vocab_size\": 128815, \"hidden_size\": 4096, \"intermediate_size\": 11264, \"num_hidden_layers\": 45, "
+		    "\"num_attention_heads\": 64, \"max_position_embeddings\": 128000, \"rms_norm_eps\": 1e-05, \"num_experts\": 288, "
+		    "\"num_experts_per_tok\": 8, \"moe_intermediate_size\": 1280, \"shared_expert_intermediate_size\": 1280}"},
 };
 /* clang-format on */
 

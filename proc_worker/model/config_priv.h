@@ -153,6 +153,11 @@ MUST_CHECK enum err config_read_by_layer(struct model_config *c, json_val v, str
 MUST_CHECK enum err config_read_head_experts(struct model_config *c, json_val v, struct err_msg *em);
 /* "num_attention_heads_per_layer", with `c` filled up to the numbers of heads: fills heads_by_layer, and makes `heads` the most. ERR_FORMAT, ERR_INVALID. */
 MUST_CHECK enum err config_read_heads(struct model_config *c, json_val v, struct err_msg *em);
+/* What a file of Step's says, as other families say it: lists without what guesses further tokens, heads of each layer, how kinds of layers rotate. The
+ * caller owns `*out`. ERR_FORMAT, ERR_UNSUPPORTED: name the field; ERR_NO_MEMORY. */
+MUST_CHECK enum err config_say_step(struct json_doc **out, json_val v, struct err_msg *em);
+/* "swiglu_limits" and "swiglu_limits_shared" of such a family, with `c` filled up to the activation: fills the bounds. ERR_FORMAT, ERR_UNSUPPORTED. */
+MUST_CHECK enum err config_read_limits(struct model_config *c, json_val v, struct err_msg *em);
 /* "gating": whether heads have one gate each or one for each of their values (gate_by_head). ERR_UNSUPPORTED: it is another word. */
 MUST_CHECK enum err config_read_gating(struct model_config *c, json_val field, struct err_msg *em);
 

@@ -11,6 +11,7 @@
 #include "proc_worker/model/altup.h"
 #include "proc_worker/model/differential.h"
 #include "proc_worker/model/experts_beside.h"
+#include "proc_worker/model/gate_limit.h"
 #include "proc_worker/model/head_experts.h"
 #include "proc_worker/model/head_gate.h"
 #include "proc_worker/model/latent.h"
@@ -226,7 +227,7 @@ static enum err product_activated(struct decoder *d, u32 index, u32 first, u32 t
 	const struct kern_matmul_fusion joined = {.then = &a};
 	struct kern_matmul_args all = before ? *before : a;
 
-	if (tokens <= KERN_CPU_UNFUSED_TOKENS || c->model->arch->ungated || d->lora.active_count || is_sparse(d, index) || (then && w->mlp_sub_norm))
+	if (tokens <= KERN_CPU_UNFUSED_TOKENS || c->model->arch->ungated || d->lora.active_count || is_sparse(d, index) || c->model->limited || (then && w->mlp_sub_norm))
 		return ERR_UNSUPPORTED;
 	if (before)
 		all.fusion = &joined;
@@ -246,6 +247,7 @@ static enum err activate(struct decoder *d, u32 index, u32 tokens, struct err_ms
 				      .xielu = w->xielu,
 				      .cutoffs = is_sparse(d, index) ? d->altup.cutoffs : NULL};
 
+	gate_limit(c->ctx, &c->model->mlp_limits[index], d->gate_up, tokens, w->down.k);
 	enum err e = is_sparse(d, index) ? sparse_gate_cutoffs(d, index, tokens, em) : ERR_OK;
 	return e ? e : decoder_failed(c->ops->act_mul(c->ctx, &a), "act_mul", em);
 }

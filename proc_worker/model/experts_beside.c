@@ -18,6 +18,7 @@ enum err experts_sum(struct decoder *d, const struct layer_weights *w, const flo
 
 	float *own = c ? collectives_buffer(c) : out;
 
+	d->moe.layer = (u32)(w - d->config.weights->layers);
 	enum err e = moe_run(&d->moe, w, x, routed, own, tokens, em);
 	if (!e && d->config.model->arch->head_experts)
 		experts_add_bias(d, own, w->down_bias, tokens);

@@ -7,12 +7,13 @@
 
 enum { TOKENS_A_TASK = 16 };
 
-/* A softplus for each value or for each head: there are few beside a layer's products. */
-struct soft_gates {
+/* One for each value or for each head: there are few beside a layer's products. */
+struct gates {
 	float *x;
 	const float *gates;
 	u32 tokens, heads, head_dim, stride;
 	bool by_head;
+	float (*act)(float x);
 };
 
 static float softplus(float x)
@@ -20,30 +21,35 @@ static float softplus(float x)
 	return fmaxf(x, 0) + log1pf(expf(-fabsf(x)));
 }
 
-static void weigh(const struct soft_gates *g, float *x, const float *gates)
+static float sigmoid(float x)
+{
+	return 1 / (1 + expf(-x));
+}
+
+static void weigh(const struct gates *g, float *x, const float *gates)
 {
 	for (u32 h = 0; h < g->heads; h++) {
-		const float whole = g->by_head ? softplus(gates[h]) : 1;
+		const float whole = g->by_head ? g->act(gates[h]) : 1;
 		for (u32 i = h * g->head_dim; i < (h + 1) * g->head_dim; i++)
-			x[i] *= g->by_head ? whole : softplus(gates[i]);
+			x[i] *= g->by_head ? whole : g->act(gates[i]);
 	}
 }
 
 static void weigh_task(void *arg, u32 task, u32 thread)
 {
-	const struct soft_gates *g = arg;
+	const struct gates *g = arg;
 
 	(void)thread;
 	for (u32 t = task * TOKENS_A_TASK; t < g->tokens && t < (task + 1) * TOKENS_A_TASK; t++)
 		weigh(g, g->x + (size_t)t * g->stride, g->gates + (size_t)t * g->stride);
 }
 
-static void weigh_softly(struct decoder *d, u32 index, u32 heads, u32 width, u32 tokens)
+static void weigh_heads(struct decoder *d, u32 index, u32 heads, u32 width, u32 tokens)
 {
 	const struct decoder_config *c = &d->config;
 	const u32 stride = decoder_qkv_stride(d, index), tasks = (tokens + TOKENS_A_TASK - 1) / TOKENS_A_TASK;
-	struct soft_gates g = {.x = d->qkv, .gates = d->qkv + stride - width, .tokens = tokens, .heads = heads, .head_dim = model_head_dim(c->model, index),
-			       .stride = stride, .by_head = c->model->gate_by_head};
+	struct gates g = {.x = d->qkv, .gates = d->qkv + stride - width, .tokens = tokens, .heads = heads, .head_dim = model_head_dim(c->model, index),
+			       .stride = stride, .by_head = c->model->gate_by_head, .act = c->model->arch->gate_softplus ? softplus : sigmoid};
 
 	if (c->ctx->threads)
 		kern_threads_run(c->ctx->threads, tasks, weigh_task, &g);
@@ -63,8 +69,8 @@ enum err head_gate(struct decoder *d, u32 index, u32 tokens, struct err_msg *em)
 					 .stride = decoder_qkv_stride(d, index),
 					 .sigmoid = true};
 
-	if (c->model->output_gate && c->model->arch->gate_softplus)
-		weigh_softly(d, index, heads, width, tokens);
+	if (c->model->output_gate && (c->model->arch->gate_softplus || c->model->gate_by_head))
+		weigh_heads(d, index, heads, width, tokens);
 	else if (c->model->output_gate)
 		return decoder_failed(c->ops->gate(c->ctx, &a), "gate", em);
 	return ERR_OK;

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "common/region.h"
+#include "proc_worker/model/gate_limit.h"
 
 enum { BUFFER_BYTES = 256 << 20 };
 
@@ -145,8 +146,10 @@ static enum err run_shared(struct moe *m, const struct layer_weights *w, const f
 	const float *down_bias = m->shard->rank == 0 ? w->down_bias : NULL; /* ranks add what they have */
 
 	enum err e = product(m, m->shared_gate_up, x, &w->gate_up, w->gate_up_bias, tokens, em);
-	if (!e)
+	if (!e) {
+		gate_limit(m->ctx, &m->model->mlp_limits[m->layer], m->shared_gate_up, tokens, act.size);
 		e = failed(m->ops->act_mul(m->ctx, &act), "act_mul", em);
+	}
 	if (!e)
 		e = product(m, out, m->shared_activated, &w->down, down_bias, tokens, em);
 	return e || !w->shared_gate.n ? e : product(m, m->shared_gate, x, &w->shared_gate, NULL, tokens, em);
@@ -198,8 +201,10 @@ static enum err run_chosen(struct moe *m, const struct layer_weights *w, const f
 						.hidden = width_of(m->model)};
 
 	enum err e = products(m, m->gate_up, x, m->tokens_of, w->expert_gate_up, w->expert_gate_up_bias, tokens, em);
-	if (!e && act.tokens > 0)
+	if (!e && act.tokens > 0) {
+		gate_limit(m->ctx, &m->model->expert_limits[m->layer], m->gate_up, act.tokens, act.size);
 		e = failed(m->ops->act_mul(m->ctx, &act), "act_mul", em);
+	}
 	if (!e)
 		e = products(m, m->down, m->activated, NULL, w->expert_down, down_bias, tokens, em);
 	if (!e && m->model->zero_experts > 0)

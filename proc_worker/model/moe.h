@@ -12,6 +12,7 @@ struct moe {
 	const struct model_shard *shard;
 	const struct kern_ops *ops;
 	struct kern_ctx *ctx;
+	u32 layer; /* which runs: the caller says it before */
 	u32 tokens_max; /* worked on at a time; a token's result does not depend on it */
 	/* [tokens_max * experts_per_token][...], owned by the decoder */
 	float *gate_up, *activated, *down;

@@ -315,6 +315,30 @@ static enum err add_experts(struct additions *a, const struct model_config *c, u
 	return e;
 }
 
+/* Experts one by one of a layer's stacks, of which gate and up have one each. */
+static enum err add_stacked(struct additions *a, const struct model_config *c, u32 layer, struct err_msg *em)
+{
+	static const struct {
+		const char *file, *end;
+		bool down;
+	} known[] = {{"gate_proj", ".gate_proj.weight", false}, {"up_proj", ".up_proj.weight", false}, {"down_proj", ".down_proj.weight", true}};
+	char name[NAME_BYTES];
+	enum err e = ERR_OK;
+
+	for (size_t k = 0; !e && k < COUNT_OF(known); k++) {
+		const u32 rows = known[k].down ? c->hidden : c->expert_intermediate, columns = known[k].down ? c->expert_intermediate : c->hidden;
+		snprintf(name, sizeof(name), "model.layers.%u.moe.%s.weight", layer, known[k].file);
+		const struct st_tensor *t = safetensors_find(a->st, name);
+		e = t ? check_shape(t, c->experts, rows, columns, em) : ERR_OK;
+		for (u32 x = 0; !e && t && x < c->experts; x++) {
+			const struct st_tensor view = expert_part(t, x, rows, 0, rows);
+			snprintf(name, sizeof(name), "model.layers.%u.mlp.experts.%u%s", layer, x, known[k].end);
+			e = add(a, name, &view, em);
+		}
+	}
+	return e;
+}
+
 /* What the names of all tensors of a layer's experts begin with, by that of one of them. */
 static void experts_prefix(char *out, size_t bytes, const struct arch_tensor *part, u32 layer)
 {
@@ -423,6 +447,8 @@ static enum err add_fused(struct safetensors *st, const struct model_config *c, 
 			e = add_sliced(&a, c, layer, em);
 			continue;
 		}
+		if (arch_has_own(c->arch, "moe_layers_enum"))
+			e = add_stacked(&a, c, layer, em);
 		for (size_t i = 0; !e && i < COUNT_OF(FUSED); i++)
 			e = add_experts(&a, c, layer, FUSED[i].file, FUSED[i].slot, em);
 		for (size_t i = 0; !e && i < COUNT_OF(ROUTERS); i++)
@@ -443,6 +469,9 @@ static const struct {
 	{".mlp.post_mlp_layernorm.", ".post_mlp_layernorm."},
 	{".mlp.shared_expert.", ".mlp.shared_experts."},
 	{".mlp.experts.e_score_correction_bias", ".mlp.gate.e_score_correction_bias"},
+	{".moe.gate.", ".mlp.gate."}, /* of Step 3.5 */
+	{".moe.router_bias", ".mlp.gate.e_score_correction_bias"},
+	{".share_expert.", ".mlp.shared_experts."},
 	{".moe.router.expert_bias", ".mlp.gate.e_score_correction_bias"},
 	{".post_attn_norm.", ".post_self_attn_layernorm."},
 	{".post_ffn_norm.", ".post_mlp_layernorm."},

@@ -37,6 +37,7 @@ import families_latent  # noqa: E402
 import families_llama4  # noqa: E402
 import families_mixers  # noqa: E402
 import families_newer  # noqa: E402
+import families_newest  # noqa: E402
 import families_recurrent  # noqa: E402
 import families_remote  # noqa: E402
 import families_renamed  # noqa: E402
@@ -111,7 +112,7 @@ def values(name, shape, centre, unbiased=False):
 
 
 def centre_of(config):
-    offset = config["model_type"].startswith(("gemma", "recurrent_gemma", "qwen3_5", "qwen3_next")) and config["model_type"] not in ("gemma3n_text", "gemma4_text", "gemma4_unified_text")
+    offset = config["model_type"].startswith(("gemma", "recurrent_gemma", "qwen3_5", "qwen3_next", "step3p")) and config["model_type"] not in ("gemma3n_text", "gemma4_text", "gemma4_unified_text")
     return 0 if offset else 1
 
 
@@ -213,7 +214,7 @@ def build(config, save, folder):
     if type(wanted) in AutoModelForCausalLM._model_mapping:
         model = AutoModelForCausalLM.from_config(wanted, **how).eval()
     else:  # known there by its whole alone
-        model = getattr(transformers, config["architectures"][0])._from_config(wanted, **how).eval()
+        model = getattr(transformers, wanted.architectures[0])._from_config(wanted, **how).eval()
     families_remote.remake(model, config)
     families_unrotated.remake(model, config)
     fill(model, config, getattr(torch, save.get("dtype", "float32")))
@@ -378,7 +379,8 @@ glm_ocr/glm_ocr_text-odd granite_docling/granite_docling_text-hub paddleocr_vl/p
 nanochat/none nanochat/odd apertus1p5_text/none apertus1p5_text/odd apertus1p5_text/save-whole
 kolibri1/none kolibri1/odd kolibri1/no-norm muse_glimmer/muse_glimmer_text-hub muse_glimmer/muse_glimmer_text-odd
 ernie4_5_vl_moe/ernie4_5_vl_moe_text-hub ernie4_5_vl_moe/ernie4_5_vl_moe_text-odd
-laguna/none laguna/per-element laguna/odd laguna/save-raw""".split()
+laguna/none laguna/per-element laguna/odd laguna/save-raw
+step3p5/none step3p5/odd step3p7/step3p5-raw""".split()
 
 
 def kept_tensors(model, config, folder):
@@ -459,6 +461,7 @@ def all_cases():
     yield from families_gpt.cases()
     yield from families_llama4.cases()
     yield from families_newer.cases()
+    yield from families_newest.cases()
     yield from families_recurrent.cases()
     yield from families_mixers.cases()
     yield from families_remote.cases()

@@ -11,6 +11,7 @@ import re
 import torch
 
 import families_newer
+import families_newest
 import families_remote
 import families_renamed
 import families_unrotated
@@ -21,7 +22,7 @@ INTERNLM2 = [(r"model\.embed_tokens", "model.tok_embeddings"), (r"lm_head", "out
 
 
 def has(config):
-    return config["model_type"] in ("internlm2", "internlm3", "qwen3_vl_moe_text", "olmo_hybrid", "sarvam_moe", "exaone", "bailing_moe", "phi4mm", "phi4_multimodal", "ernie4_5_vl_moe", *families_remote.RENAMED)
+    return config["model_type"] in ("internlm2", "internlm3", "qwen3_vl_moe_text", "olmo_hybrid", "sarvam_moe", "exaone", "bailing_moe", "phi4mm", "phi4_multimodal", "ernie4_5_vl_moe", "step3p5", *families_remote.RENAMED)
 
 
 OLMO_NORMS = {"input_layernorm": "attention_layer_norm", "post_attention_layernorm": "feedforward_layer_norm"}
@@ -111,6 +112,8 @@ def config(c):
         return families_remote.config(c)
     if c["model_type"] == "minicpm":
         return minicpm(c)
+    if c["model_type"] == "step3p5":
+        return families_newest.step_config(c)
     if c["model_type"] == "mimo":
         return {**{k: v for k, v in c.items() if k not in ("attention_bias", "head_dim", "num_nextn_predict_layers", "auto_map")},
                 "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
@@ -162,6 +165,8 @@ def to_file(c, tensors):
         return families_remote.to_file(c, tensors)
     if c["model_type"] == "qwen3_vl_moe_text":
         return turned(tensors)
+    if c["model_type"] == "step3p5":
+        return families_newest.step_to_file(tensors)
     if c["model_type"] == "ernie4_5_vl_moe":
         return families_newer.ernie_to_file(tensors)
     if c["model_type"] == "olmo_hybrid":
@@ -197,6 +202,8 @@ def from_file(c, tensors, state):
         return families_remote.from_file(c, tensors, state)
     if c["model_type"] == "qwen3_vl_moe_text":
         return turned(tensors)
+    if c["model_type"] == "step3p5":
+        return families_newest.step_from_file(tensors, state)
     if c["model_type"] == "ernie4_5_vl_moe":
         return families_newer.ernie_from_file(tensors, state)
     if c["model_type"] == "olmo_hybrid":

@@ -5,6 +5,7 @@ import re
 
 import families_cases
 import families_newer
+import families_newest
 import families_recurrent
 from families_fields import LLAMA3, MISSING
 
@@ -15,7 +16,7 @@ OUTSIDE = ("architectures", "torch_dtype", "transformers_version", "tie_word_emb
 GLM4V = {"hidden_size": 48, "head_dim": MISSING, "partial_rotary_factor": 0.5, "rope_scaling": {"rope_type": "default", "mrope_section": [1, 1, 1]}}
 
 
-OWN = {**{part: families_newer.config(part, {}) for part in families_newer.PARTS}, "lfm2": families_recurrent.LFM2, "lfm3": families_recurrent.LFM3, "qwen3_5_text": families_recurrent.QWEN3_5}
+OWN = {**{part: families_newer.config(part, {}) for part in families_newer.PARTS}, **families_newest.PARTS, "lfm2": families_recurrent.LFM2, "lfm3": families_recurrent.LFM3, "qwen3_5_text": families_recurrent.QWEN3_5}
 
 
 def text(family, model_type=None, **changes):
@@ -34,7 +35,7 @@ TEXTS = {"llama": text("llama"), "mistral": text("mistral"), "qwen2": text("qwen
          "qwen2_5_omni_text": text("qwen2", "qwen2_5_omni_text", rope_scaling={"rope_type": "default", "type": "default", "mrope_section": [1, 2, 2]}),
          "qwen3_omni_moe_text": text("qwen3_moe", "qwen3_omni_moe_text", use_qk_norm=True, shared_expert_intermediate_size=0, rope_scaling={
              "rope_type": "default", "type": "default", "interleaved": True, "mrope_interleaved": True, "mrope_section": [2, 2, 2]}),
-         **{part: text(part) for part in families_newer.PARTS}, "hyperclovax": text("hyperclovax"), "qwen3_5_text": text("qwen3_5_text"), "cohere2": text("cohere2"), "lfm2": text("lfm2"), "lfm3": text("lfm3"), "glm4v_text": text("glm4", "glm4v_text", **GLM4V),
+         **{part: text(part) for part in (*families_newer.PARTS, *families_newest.PARTS)}, "hyperclovax": text("hyperclovax"), "qwen3_5_text": text("qwen3_5_text"), "cohere2": text("cohere2"), "lfm2": text("lfm2"), "lfm3": text("lfm3"), "glm4v_text": text("glm4", "glm4v_text", **GLM4V),
          "glm4v_moe_text": text("glm4_moe", "glm4v_moe_text", rope_scaling={"rope_type": "default", "mrope_section": [1, 1, 1]},
                                 num_nextn_predict_layers=MISSING)}
 # Of a part whose other fields are those of its configuration class.
@@ -96,6 +97,7 @@ WHOLES = {
     "muse_glimmer": ("MuseGlimmer", {"image_token_id": 200092, "video_token_id": 200091, "out_hidden_size": 64, "projector_hidden_size": 16,
                                      "vision_config": {**VISION, "pos_emb_height": 4, "pos_emb_width": 4, "max_position_embeddings": 16}}, ["muse_glimmer_text"]),
     "perception_lm": ("PerceptionLM", {"image_token_id": 1, "vision_config": {**CLIP, "model_args": {"embed_dim": 16}}}, ["llama"]),
+    **families_newest.WHOLES,
     "vipllava": ("VipLlava", {"image_token_index": 1, "vision_config": CLIP, "vision_feature_layers": [0, 0, 0, 0, 0]}, ["llama"]),
 }
 TIED = ("aya_vision", "cohere2_vision", "got_ocr2", "granite_docling", "hyperclovax_vision_v2", "internvl", "kimi_k25", "lfm2_vl", "lfm3_vl", "lighton_ocr", "ovis2", "paddleocr_vl")  # where nobody says otherwise
@@ -179,7 +181,8 @@ def odd(part):
     if part.startswith("glm4v"):
         sizes.update(partial_rotary_factor=0.8 if part == "glm4v_text" else 0.5)
         sizes.update(rope_scaling={"rope_type": "default", "mrope_section": [1, 2, 1] if part == "glm4v_text" else [1, 1, 1]})
-    return {**TEXTS[part], **sizes}
+    sizes.update(families_newest.ODD.get(part, {}))
+    return {k: v for k, v in {**TEXTS[part], **sizes}.items() if v is not MISSING}
 
 
 def variants(model_type, part):
@@ -216,6 +219,9 @@ def variants(model_type, part):
         yield "groups", whole(model_type, {**usual, "n_group": 4, "topk_group": 2, "num_experts_per_tok": 3}), {}
     if part in families_newer.PARTS:
         for name, changes in families_newer.part_variants(part):
+            yield name, whole(model_type, {k: v for k, v in {**usual, **changes}.items() if v is not MISSING}), {}
+    if part in families_newest.PARTS:
+        for name, changes in families_newest.part_variants(part):
             yield name, whole(model_type, {k: v for k, v in {**usual, **changes}.items() if v is not MISSING}), {}
     if (model_type, part) == ("llava_next", "llama"):
         yield "llama3", whole(model_type, {**usual, "rope_scaling": LLAMA3}), {}

@@ -1,0 +1,97 @@
+"""Small models of the families of transformers 5.24 that came last, for families_differential.py: language parts of wholes, which families_vision.py has
+with the others, and models of text alone."""
+import torch
+
+from families_fields import COMMON, LLAMA3, MISSING, YARN
+
+KINDS = ["full_attention", "sliding_attention", "sliding_attention", "full_attention", "sliding_attention"]
+PLAIN = {"rope_type": "default", "rope_theta": 10000.0}
+VISION = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28, "patch_size": 14}
+# As the authors' files have it: lists go on behind the four layers of the model.
+PARTS = {
+    "step3p5": {**{k: v for k, v in COMMON.items() if k not in ("hidden_act", "num_key_value_heads", "tie_word_embeddings")}, "att_impl_type": "GQA",
+                "attention_other_setting": {"attention_type": "sliding_attention", "num_attention_heads": 6, "num_attention_groups": 2, "head_dim": 12,
+                                            "true_head_dim": 12},
+                "head_dim": 12, "layer_types": KINDS, "moe_every_n_layer": 1, "moe_intermediate_size": 20, "moe_layer_offset": 0, "moe_layers_enum": "1,2,3",
+                "moe_num_experts": 8, "moe_router_activation": "sigmoid", "moe_router_scaling_factor": 2.5, "moe_top_k": 3, "need_fp32_gate": True,
+                "norm_expert_weight": True, "num_attention_groups": 2, "num_hidden_layers": 4, "num_nextn_predict_layers": 1, "pad_token_id": 1,
+                "partial_rotary_factors": [0.5, 1.0, 1.0, 0.5, 1.0], "rope_scaling": {**LLAMA3, "factor": 2.0}, "rope_theta": [5e6, 1e4, 1e4, 5e6, 1e4],
+                "share_expert_dim": 28, "sliding_window": 17, "swiglu_limits": [0.0, 0.0, 0.4, 0.6, 0.0], "swiglu_limits_shared": [0.7, 0, None, 0.5, 16],
+                "use_head_wise_attn_gate": True, "use_moe": True, "use_moe_router_bias": True, "use_rope_layers": [], "yarn_only_types": ["full_attention"],
+                "zero_centered": True},
+}
+WHOLES = {"step3p7": ("Step3p7", {"image_token_id": 1, "projector_bias": False, "vision_config": VISION}, ["step3p5"])}
+ODD = {"step3p5": {"attention_other_setting": {"num_attention_heads": 9}, "head_dim": 20, "moe_intermediate_size": 21, "num_attention_groups": 3,
+                   "num_key_value_heads": MISSING, "share_expert_dim": 33}}
+# What transformers writes of the same.
+SAVED = {**{k: MISSING for k in ("att_impl_type", "attention_other_setting", "moe_every_n_layer", "moe_layer_offset", "moe_layers_enum", "moe_num_experts",
+                                 "moe_router_activation", "moe_top_k", "need_fp32_gate", "norm_expert_weight", "num_attention_groups", "partial_rotary_factors",
+                                 "rope_scaling", "rope_theta", "use_head_wise_attn_gate", "use_moe", "use_moe_router_bias", "use_rope_layers",
+                                 "yarn_only_types", "zero_centered")},
+         "attention_bias": False, "hidden_act": "silu", "layer_types": KINDS[:4], "mlp_bias": False, "mlp_layer_types": ["sparse", "dense", "sparse", "sparse"],
+         "mtp_layer_types": KINDS[4:], "mtp_mlp_layer_types": ["sparse"], "n_routed_experts": 8, "num_experts_per_tok": 3, "num_key_value_heads": 2,
+         "num_nextn_predict_layers": 1, "num_sliding_attention_heads": 6, "output_router_logits": False,
+         "per_layer_config": {"1": {"num_attention_heads": 6}, "2": {"num_attention_heads": 8}}, "query_pre_attn_scalar": 20, "swiglu_limits": [0.5] * 4,
+         "rope_parameters": {"full_attention": {**PLAIN, **YARN, "partial_rotary_factor": 0.67}, "sliding_attention": {**PLAIN, "partial_rotary_factor": 0.34}},
+         "swiglu_limits_shared": None}
+
+
+def part_variants(part):
+    if part == "step3p5":
+        yield "saved", SAVED
+        yield "no-limits", {"swiglu_limits": MISSING, "swiglu_limits_shared": None}
+        yield "limits-wide", {"swiglu_limits": [7.0] * 5, "swiglu_limits_shared": [16.0] * 5, "hidden_act": "swigluoai"}
+        yield "heads-alike", {"attention_other_setting": MISSING, "moe_layers_enum": [0, 2]}
+        yield "heads-sliding", {"attention_other_setting": MISSING, "num_sliding_attention_heads": 8, "num_attention_heads": 2}
+        yield "theta-number", {"rope_theta": 500000.0, "rope_scaling": MISSING, "partial_rotary_factors": MISSING, "yarn_only_types": MISSING}
+        yield "windows-all", {"layer_types": ["sliding_attention"] * 5, "rope_theta": 1e4, "partial_rotary_factors": [0.5] * 5}
+        yield "top-1", {"moe_top_k": 1, "moe_router_scaling_factor": MISSING}
+        yield "deep", {"num_hidden_layers": 13, **{k: (PARTS[part][k] * 3)[:14] for k in ("swiglu_limits", "swiglu_limits_shared")},
+                       "layer_types": (KINDS * 3)[:14], "moe_layers_enum": MISSING, "partial_rotary_factors": [[0.5, 1.0][k[0] == "s"] for k in KINDS * 3][:14],
+                       "rope_theta": [[5e6, 1e4][k[0] == "s"] for k in KINDS * 3][:14]}
+        yield "defaults", {**{k: MISSING for k in PARTS[part]}, "hidden_size": 40, "intermediate_size": 56, "layer_types": KINDS[:4], "max_position_embeddings": 256,
+                           "model_type": part, "num_attention_heads": 8, "num_hidden_layers": 4, "sliding_window": 17, "vocab_size": 131}
+
+
+def step_config(c):
+    """Step 3.5, of text alone, is there as a part."""
+    name, fields, _ = WHOLES["step3p7"]
+    return {"architectures": [name + "ForConditionalGeneration"], "model_type": "step3p7", "torch_dtype": "float32", "tie_word_embeddings": False, **fields, "text_config": c}
+
+
+STEP = [("model.language_model.", "model."), (".mlp.gate.e_score_correction_bias", ".moe.router_bias"), (".mlp.gate.", ".moe.gate."),
+        (".mlp.shared_experts.", ".share_expert."), (".mlp.experts.down_proj", ".moe.down_proj.weight")]
+STEP_GATE_UP = ".mlp.experts.gate_up_proj"
+
+
+def step_name(name):
+    for ours, file in STEP:
+        name = name.replace(ours, file)
+    return name
+
+
+def step_to_file(tensors):
+    """As files have the experts: stacks of gates and of what they multiply. What has its name in the file already keeps it, and images are left out."""
+    out = {}
+    for name, t in tensors.items():
+        if name.endswith(STEP_GATE_UP):
+            out.update({step_name(name.replace(STEP_GATE_UP, ".moe.%s_proj.weight" % part)): x for part, x in zip(("gate", "up"), t.chunk(2, 1))})
+        elif "lm_head" in name or ".layers." in step_name(name) and "vision" not in name or ".embed_tokens." in name or step_name(name) == "model.norm.weight":
+            out[step_name(name)] = t
+    return out
+
+
+def step_from_file(tensors, state):
+    def whole(name, t):
+        if name.endswith(STEP_GATE_UP):
+            return torch.cat([tensors[step_name(name.replace(STEP_GATE_UP, ".moe.%s_proj.weight" % part))] for part in ("gate", "up")], 1)
+        return tensors.get(step_name(name), t)
+    return {name: whole(name, t) for name, t in state.items()}
+
+
+def cases():
+    """As families_cases.cases."""
+    step = {**PARTS["step3p5"], "architectures": ["Step3p5ForCausalLM"], "model_type": "step3p5", "torch_dtype": "float32", "transformers_version": "4.54.0"}
+    yield "step3p5/none", "step3p5", step, {}
+    yield "step3p5/bf16", "step3p5", {**step, "torch_dtype": "bfloat16"}, {"dtype": "bfloat16", "shards": 2}
+    yield "step3p5/odd", "step3p5", {k: v for k, v in {**step, "hidden_size": 60, "intermediate_size": 69, "num_attention_heads": 6, "vocab_size": 97, **ODD["step3p5"]}.items() if v is not MISSING}, {"ranks": 3}
