@@ -35,10 +35,14 @@ static bool said_before(const char *const names[], size_t i)
 /* How long a name is without the suffix and the digits before it, unless hardly anything is left. */
 static size_t stem_of(const char *name, const char *suffix)
 {
+	static const char *const makers[] = {"Bailing", "GPT", "HYV", "HunYuan", "Sarvam"}; /* of several names, none of which is this one */
 	enum { SHORT = 3 };
 	const size_t whole = strlen(name) - strlen(suffix);
 	size_t stem = whole;
 
+	for (size_t i = 0; i < COUNT_OF(makers); i++)
+		if (!strncmp(name, makers[i], strlen(makers[i])))
+			return strlen(makers[i]);
 	while (stem > 0 && name[stem - 1] >= '0' && name[stem - 1] <= '9')
 		stem--;
 	return stem > SHORT ? stem : whole;

@@ -318,7 +318,7 @@ enum recurrent_kind {
 	RECURRENT_DELTA, /* the gated delta rule (Qwen 3.5): q, k, v, gate, beta, decay */
 	RECURRENT_SCAN,	 /* Mamba 2: v, k, q, gate, decay */
 	RECURRENT_SELECTIVE, /* Mamba: x, gate */
-	RECURRENT_KDA,	 /* Kimi delta attention: q, k, v, beta, what SLOT_DECAY_B reads, what SLOT_GATE_B reads */
+	RECURRENT_KDA,	 /* Kimi delta attention: q, k, v, beta, what SLOT_DECAY_B reads, what SLOT_GATE_B reads; with `state_wide` decay and gate instead */
 	RECURRENT_LIGHTNING, /* lightning attention (MiniMax): q, k, v, gate */
 	RECURRENT_LRU,	 /* a real-gated linear recurrent unit (RecurrentGemma): x, gate */
 };
@@ -411,6 +411,7 @@ struct arch {
 	bool attention_free; /* all layers keep a state and have no MLP, and nothing rotates: config_selective.c */
 	bool select_norms, plain_select_norms; /* of RECURRENT_SELECTIVE: step, key and query have norms; without weights */
 	bool state_tiled; /* of RECURRENT_DELTA: files in GGUF have heads of values in another order (tiles.h) */
+	bool state_wide; /* of RECURRENT_KDA: its first product makes decays and gates at once, and every so many layers are of attention ("layer_group_size") */
 	bool state_as_attention; /* sizes of RECURRENT_DELTA follow from those of attention where nothing says them */
 	u32 taps;		 /* of RECURRENT_CONV, where "conv_L_cache" says nothing */
 	bool proportional;	 /* "rope_type" may be proportional: of a head's pairs the first rotate, as they would if all did */
@@ -418,6 +419,7 @@ struct arch {
 	bool unrotated;		 /* nothing rotates, whatever "rope_theta" says where `rope_theta` is not 0: the causal mask and the states tell positions */
 	bool rope_nullable;	 /* "rope_theta" must be there, and may be null: nothing rotates */
 	bool output_gate; /* every head has a gate, behind its query in q_proj or in a tensor of its own, which its output is weighed by: model_config.output_gate */
+	bool gate_each_head; /* it is one number a head, and no field says so */
 	bool gate_softplus; /* by softplus, not by a sigmoid */
 	bool names_alone; /* transformers knows its fields by their names in files alone (arch.fields) */
 	bool pattern_fixed; /* of ARCH_WINDOW_PATTERN: without "layer_types" it is always `window_pattern` */

@@ -220,6 +220,34 @@ static const struct arch_tensor KIMI_LINEAR[] = {
 	{SLOT_DOWN, KIMI_SHARED "down_proj.weight", DIM_HIDDEN, DIM_SHARED_INTERMEDIATE, SPLIT_COLUMNS, WHEN_SHARED},
 };
 
+/* The same without low ranks, under Ling's names, and attention over latents with a gate a head, in front of its other rows. */
+#define LING3 LAYER "attention."
+#define LING3_KDA(slot, name, rows, columns) {slot, LING3 name, rows, columns, SPLIT_ROWS, WHEN_RECURRENT}
+static const struct arch_tensor BAILING_HYBRID[] = {
+	{SLOT_EMBED, "model.word_embeddings.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS},
+	{SLOT_LM_HEAD, "lm_head.weight", DIM_VOCAB, DIM_HIDDEN, SPLIT_ROWS}, FINAL_NORM(SLOT_FINAL_NORM, "norm.weight"), NORMS,
+	{SLOT_QKV, LING3 "g_proj.weight", DIM_HEAD_COUNT, DIM_HIDDEN, SPLIT_ROWS, WHEN_ATTENTION},
+	{SLOT_QKV, LING3 "q_proj.weight", DIM_HEADS_QUERY, DIM_HIDDEN, SPLIT_ROWS, WHEN_NO_Q_RANK},
+	{SLOT_QKV, LING3 "q_a_proj.weight", DIM_Q_RANK, DIM_HIDDEN, SPLIT_NONE, WHEN_Q_RANK},
+	{SLOT_QKV, LING3 "kv_a_proj_with_mqa.weight", DIM_HEAD, DIM_HIDDEN, SPLIT_NONE, WHEN_ATTENTION},
+	{SLOT_Q_NORM, LING3 "q_a_layernorm.weight", DIM_Q_RANK, DIM_NONE, SPLIT_NONE, WHEN_Q_RANK},
+	{SLOT_K_NORM, LING3 "kv_a_layernorm.weight", DIM_LATENT, DIM_NONE, SPLIT_NONE, WHEN_ATTENTION},
+	{SLOT_Q_B, LING3 "q_b_proj.weight", DIM_HEADS_QUERY, DIM_Q_RANK, SPLIT_ROWS, WHEN_Q_RANK},
+	{SLOT_HEAD_K, LING3 "kv_b_proj.weight", DIM_HEAD_KEY, DIM_LATENT, SPLIT_NONE, WHEN_ATTENTION, .whole = DIM_HEADS_KEY_VALUE},
+	{SLOT_HEAD_V, LING3 "kv_b_proj.weight", DIM_HEAD_VALUE, DIM_LATENT, SPLIT_NONE, WHEN_ATTENTION, .whole = DIM_HEADS_KEY_VALUE, .before = DIM_HEAD_KEY},
+	{SLOT_ATTN_OUT, LING3 "dense.weight", DIM_HIDDEN, DIM_HEADS_VALUE, SPLIT_COLUMNS, WHEN_ATTENTION},
+	LING3_KDA(SLOT_QKV, "q_proj.weight", DIM_STATE_KEYS, DIM_HIDDEN), LING3_KDA(SLOT_QKV, "k_proj.weight", DIM_STATE_KEYS, DIM_HIDDEN),
+	LING3_KDA(SLOT_QKV, "v_proj.weight", DIM_STATE_VALUES, DIM_HIDDEN), LING3_KDA(SLOT_QKV, "b_proj.weight", DIM_STATE_HEADS, DIM_HIDDEN),
+	LING3_KDA(SLOT_QKV, "f_proj.weight", DIM_STATE_KEYS, DIM_HIDDEN), LING3_KDA(SLOT_QKV, "g_proj.weight", DIM_STATE_VALUES, DIM_HIDDEN),
+	LING3_KDA(SLOT_CONV, "q_conv1d.weight", DIM_STATE_KEYS, DIM_TAPS), LING3_KDA(SLOT_CONV, "k_conv1d.weight", DIM_STATE_KEYS, DIM_TAPS),
+	LING3_KDA(SLOT_CONV, "v_conv1d.weight", DIM_STATE_VALUES, DIM_TAPS),
+	LING3_KDA(SLOT_RATE_LOG, "A_log", DIM_STATE_HEADS, DIM_NONE), LING3_KDA(SLOT_DECAY_BIAS, "dt_bias", DIM_STATE_KEYS, DIM_NONE),
+	{SLOT_GATE_NORM, LING3 "o_norm.weight", DIM_STATE_VALUE, DIM_NONE, SPLIT_NONE, WHEN_RECURRENT},
+	{SLOT_ATTN_OUT, LING3 "dense.weight", DIM_HIDDEN, DIM_STATE_VALUES, SPLIT_COLUMNS, WHEN_RECURRENT},
+	MLP, EXPERTS_AND_SHARED,
+	{SLOT_CHOICE_BIAS, LAYER "mlp.gate.expert_bias", DIM_EXPERTS, DIM_NONE, SPLIT_NONE, WHEN_EXPERTS},
+};
+
 /* Mamba 2, or attention; `at`: in front of the names of the former. */
 #define MAMBA_PART(slot, name, rows, columns, when_, whole_, before_, scale_) \
 	{slot, name, rows, columns, SPLIT_ROWS, when_, .whole = whole_, .before = before_, .scale = scale_}

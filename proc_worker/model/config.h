@@ -90,6 +90,7 @@ struct recurrent_config {
 	 * RECURRENT_LRU heads are blocks of `value_dim` channels, and key_dim is 1. */
 	u32 key_heads, heads, key_dim, value_dim;
 	f32 beta_scale, step_min, step_max;
+	f32 decay_bound; /* of RECURRENT_KDA: decays are exp(-decay_bound sigmoid(..)), decay_bound.h; 0: they have no bound */
 	u32 step_rank; /* of RECURRENT_SELECTIVE: values that steps are made of */
 	f32 gate_eps; /* of SLOT_GATE_NORM, and of SLOT_DT_NORM and those beside it; `norm_eps` may be that of a divided stream */
 	bool bias; /* of the first product and the last one */

@@ -184,6 +184,20 @@ static enum err read_clip(struct model_config *c, json_val v, struct err_msg *em
 	return e;
 }
 
+/* Of heads, and bounds of those of MLPs. */
+static enum err read_gates(struct model_config *c, json_val v, struct err_msg *em)
+{
+	enum err e = ERR_OK;
+
+	c->output_gate = c->arch->output_gate;
+	c->gate_by_head = c->arch->gate_each_head;
+	if (arch_has_own(c->arch, "gating"))
+		e = config_read_gating(c, json_get(v, "gating"), em);
+	if (!e && arch_has_own(c->arch, "swiglu_limits"))
+		e = config_read_limits(c, v, em);
+	return !e && arch_has_own(c->arch, "use_attention_gate") ? config_may_bool(v, "use_attention_gate", true, &c->output_gate, em) : e;
+}
+
 enum err config_read_arithmetic(struct model_config *c, json_val v, struct err_msg *em)
 {
 	double eps = 0;
@@ -238,13 +252,8 @@ enum err config_read_arithmetic(struct model_config *c, json_val v, struct err_m
 	if (!e && arch_has_own(c->arch, "scale_embedding"))
 		e = config_may_bool(v, "scale_embedding", true, &scaled, em);
 	c->embed_scale = scaled ? (f32)sqrt(c->hidden) : 1;
-	c->output_gate = c->arch->output_gate;
-	if (!e && arch_has_own(c->arch, "gating"))
-		e = config_read_gating(c, json_get(v, "gating"), em);
-	if (!e && arch_has_own(c->arch, "swiglu_limits"))
-		e = config_read_limits(c, v, em);
-	if (!e && arch_has_own(c->arch, "use_attention_gate"))
-		e = config_may_bool(v, "use_attention_gate", true, &c->output_gate, em);
+	if (!e)
+		e = read_gates(c, v, em);
 	if (!e && arch_has_own(c->arch, "use_post_norm") && !has(c, ARCH_MULTIPLIERS))
 		e = config_may_bool(v, "use_post_norm", true, &c->post_norms, em);
 	c->attention_scale = c->arch->global_heads || c->arch->altup || c->arch->unscaled ? 1 : (f32)(1 / sqrt((double)scalar));

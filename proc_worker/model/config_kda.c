@@ -9,7 +9,7 @@
 enum { KDA_HEADS_MAX = 1 << 16 };
 
 /* Where nothing says it. */
-enum { KDA_TAPS = 4, KDA_HEADS = 32, KDA_HEAD_DIM = 128 };
+enum { KDA_TAPS = 4, KDA_HEADS = 32, KDA_HEAD_DIM = 128, KDA_GROUP = 6, KDA_BOUND = -5 };
 
 static const char OWN[] = "linear_attn_config";
 static const char *const LISTS[] = {"full_attn_layers", "kda_layers"}; /* the second are those that keep a state */
@@ -114,10 +114,65 @@ static enum err read_size(json_val v, u32 which, u32 max, u32 usual, u32 *out, s
 	return e;
 }
 
+enum err config_mark_groups(struct model_config *c, json_val v, struct err_msg *em)
+{
+	u32 group;
+
+	enum err e = config_may_u32(v, "layer_group_size", MODEL_LAYERS_MAX, KDA_GROUP, &group, em);
+	for (u32 i = 0; !e && i < c->layers; i++)
+		if ((i + 1) % group != 0)
+			c->layer_flags[i] |= LAYER_RECURRENT;
+	return e;
+}
+
+/* Decays end at a bound, unless the file says that they have none. */
+static enum err read_bound(struct model_config *c, json_val v, struct err_msg *em)
+{
+	static const char name[] = "kda_lower_bound";
+	json_val field = json_get(v, name);
+	double bound = KDA_BOUND;
+	bool safe;
+
+	enum err e = config_may_bool(v, "kda_safe_gate", true, &safe, em);
+	if (e || !safe)
+		return e;
+	if (json_type(field) != JSON_MISSING && (!json_double(field, &bound) || !(bound < 0)))
+		return err_set(em, ERR_FORMAT, "config.json: \"%s\" must be a number below 0", name);
+	e = config_check_float(name, -bound, em);
+	c->recurrent.decay_bound = (f32)-bound;
+	return e;
+}
+
+/* Sizes that older names say, or other fields. */
+static enum err read_wide(struct model_config *c, json_val v, struct err_msg *em)
+{
+	struct recurrent_config *r = &c->recurrent;
+	u32 taps = KDA_TAPS, head_dim = KDA_HEAD_DIM;
+
+	enum err e = config_may_u32(v, "short_conv_kernel_size", KERN_CONV_TAPS_MAX, KDA_TAPS, &taps, em);
+	if (!e)
+		e = config_may_u32(v, "linear_conv_kernel_dim", KERN_CONV_TAPS_MAX, taps, &r->taps, em);
+	if (!e && r->taps < 2)
+		e = err_set(em, ERR_UNSUPPORTED, "config.json: \"short_conv_kernel_size\" is %u; convolutions over 2 to %d tokens are supported", r->taps, KERN_CONV_TAPS_MAX);
+	if (!e)
+		e = config_may_u32(v, "linear_num_heads", KDA_HEADS_MAX, c->heads, &r->heads, em);
+	if (!e)
+		e = config_may_u32(v, "head_dim", KERN_RECURRENT_DIM_MAX, KDA_HEAD_DIM, &head_dim, em);
+	if (!e)
+		e = config_may_u32(v, "linear_head_dim", KERN_RECURRENT_DIM_MAX, head_dim, &r->key_dim, em);
+	if (!e && (u64)r->heads * r->key_dim > CONFIG_DIM_MAX)
+		e = err_set(em, ERR_INVALID, "config.json: %u heads of %u values (\"head_dim\"); all together may have %d", r->heads, r->key_dim, CONFIG_DIM_MAX);
+	r->key_heads = r->heads;
+	r->value_dim = r->key_dim;
+	return e ? e : read_bound(c, v, em);
+}
+
 enum err config_read_kda(struct model_config *c, json_val v, struct err_msg *em)
 {
 	struct recurrent_config *r = &c->recurrent;
 
+	if (c->arch->state_wide)
+		return read_wide(c, v, em);
 	enum err e = read_size(v, TAPS, KERN_CONV_TAPS_MAX, KDA_TAPS, &r->taps, em);
 	if (!e && r->taps < 2)
 		e = err_set(em, ERR_UNSUPPORTED, "config.json: \"%s\" (\"%s\") is %u; convolutions over 2 to %d tokens are supported", SIZES[TAPS][0], SIZES[TAPS][1],

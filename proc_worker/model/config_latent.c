@@ -53,7 +53,7 @@ static enum err read_q_rank(struct model_config *c, json_val v, struct err_msg *
 {
 	bool bias;
 
-	if (json_type(json_get(v, "q_lora_rank")) == JSON_MISSING)
+	if (json_type(json_get(v, "q_lora_rank")) == JSON_MISSING && !c->arch->state_wide)
 		return err_set(em, ERR_FORMAT, "config.json: \"q_lora_rank\" is missing; it must be an integer from 1 to %d, or null", CONFIG_DIM_MAX);
 	enum err e = config_may_u32(v, "q_lora_rank", CONFIG_DIM_MAX, 0, &c->latent.q_rank, em);
 	if (!e)
@@ -82,6 +82,8 @@ static enum err check_head_dim(const struct model_config *c, json_val v, struct 
 
 	if (c->arch->unrotated && json_uint(json_get(v, "head_dim"), &given) && (given == c->hidden / c->heads || given == l->key + l->rope))
 		return ERR_OK; /* how others write it down, of whom nobody reads it */
+	if (c->arch->state_wide) /* that of the other layers, or what rotates here: config_kda.c */
+		return ERR_OK;
 	if (json_uint(json_get(v, "head_dim"), &given) && given == l->rank + l->rope)
 		return ERR_OK; /* what the cache has of a token */
 	if (arch_has_own(c->arch, "head_dim"))

@@ -187,6 +187,8 @@ MUST_CHECK enum err config_read_recurrent(struct model_config *c, json_val v, st
 MUST_CHECK enum err config_mark_kda(struct model_config *c, json_val own, bool *ruled, struct err_msg *em);
 /* The error where neither it nor "layer_types" lists them: ERR_FORMAT. */
 MUST_CHECK enum err config_kda_unmarked(const struct model_config *c, json_val own, struct err_msg *em);
+/* Of a family with arch.state_wide, whose files do not list layers: every so many are of attention ("layer_group_size"). */
+MUST_CHECK enum err config_mark_groups(struct model_config *c, json_val v, struct err_msg *em);
 /* And of which sizes it is, in there or beside. */
 MUST_CHECK enum err config_read_kda(struct model_config *c, json_val v, struct err_msg *em);
 /* Whether it is one of the fields that say this in a family. */

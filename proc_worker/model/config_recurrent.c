@@ -68,7 +68,7 @@ bool config_is_recurrent_field(const struct arch *arch, const char *name)
 {
 	for (size_t i = 0; i < COUNT_OF(FIELDS) && arch->recurrent; i++)
 		if (FIELDS[i].kind == arch->recurrent && !strcmp(FIELDS[i].name, name))
-			return true;
+			return !arch->state_wide || strcmp(name, "linear_attn_config") != 0;
 	return false;
 }
 
@@ -150,7 +150,7 @@ static enum err mark_layers(struct model_config *c, json_val v, struct err_msg *
 	static const char *const rules[] = {"full_attn_idxs", "attn_layer_indices"};
 	const bool by_interval = c->arch->recurrent == RECURRENT_DELTA, kda = c->arch->recurrent == RECURRENT_KDA;
 	const bool by_period = arch_has_own(c->arch, "attn_layer_period");
-	const char *rule = by_interval ? "full_attention_interval" : by_period ? "attn_layer_period" : kda ? "linear_attn_config" : NULL;
+	const char *rule = by_interval ? "full_attention_interval" : by_period ? "attn_layer_period" : kda && !c->arch->state_wide ? "linear_attn_config" : NULL;
 	json_val types = json_get(v, "layer_types");
 	enum err e = ERR_OK;
 
@@ -162,6 +162,8 @@ static enum err mark_layers(struct model_config *c, json_val v, struct err_msg *
 		e = config_mark_kda(c, json_get(v, rule), &ruled, em);
 	if (e)
 		return e;
+	if (c->arch->state_wide && !listed)
+		return config_mark_groups(c, v, em);
 	if (kda && !ruled && !listed)
 		return config_kda_unmarked(c, json_get(v, rule), em);
 	if (!by_interval && !ruled && !listed)

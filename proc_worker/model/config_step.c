@@ -348,7 +348,6 @@ enum err config_read_limits(struct model_config *c, json_val v, struct err_msg *
 {
 	if (c->activation != KERN_SILU)
 		return err_set(em, ERR_UNSUPPORTED, "config.json: \"hidden_act\" is '%.64s'; of a %s it must be silu", json_cstr(json_get(v, "hidden_act"), ""), c->arch->name);
-	c->gate_by_head = true;
 	enum err e = read_limits(c, v, "swiglu_limits", c->expert_limits, em);
 	if (!e)
 		e = read_limits(c, v, "swiglu_limits_shared", c->mlp_limits, em);

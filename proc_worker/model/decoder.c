@@ -351,6 +351,8 @@ static enum err attention_block(struct decoder *d, u32 index, const struct input
 		e = latent_values(d, w, tokens, em);
 	if (e)
 		return e;
+	if (latent)
+		head_gate_values(d, index, tokens);
 	float *out = decoder_block_output(d, w->attn_post_norm, w->attn_out_bias);
 	d->put_off = puts_off(d, index, tokens);
 	if (d->put_off)

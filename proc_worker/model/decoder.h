@@ -52,6 +52,7 @@ struct head_experts_memory {
 struct decoder {
 	struct decoder_config config;
 	/* [tokens of the step][...] */
+	float *zeros; /* of models with recurrent.decay_bound, [heads * key_dim] */
 	float *x;      /* the residual stream */
 	float *delta;  /* what the last block left beside it, while `pending`; added by the next norm */
 	bool pending;

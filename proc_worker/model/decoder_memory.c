@@ -27,7 +27,7 @@ static size_t most(size_t a, size_t b)
 /* Of a token's queries, keys and values, in the layer that has most. */
 static size_t widest_qkv(const struct model_config *m, const struct model_shard *s)
 {
-	const size_t heads = m->output_gate ? 2 * s->heads : s->heads;
+	const size_t heads = m->output_gate && !m->arch->latent ? 2 * s->heads : s->heads;
 	const size_t attended = most((heads + 2 * s->kv_heads) * m->head_dim, (heads + 2 * s->global_kv_heads) * m->global_head_dim);
 
 	return most(attended, recurrent_layout(m, s).stride);
@@ -46,6 +46,7 @@ static size_t lay_out(struct decoder *d, char *base, size_t tokens)
 
 	d->single_start = (u32 *)(void *)carve(base, &offset, c->tokens_max + 1); /* the same in all steps, */
 	d->slopes = c->model->alibi.kind ? carve(base, &offset, s->heads) : NULL; /* and these */
+	d->zeros = carve(base, &offset, c->model->recurrent.decay_bound > 0 ? (size_t)s->recurrent_heads * c->model->recurrent.key_dim : 0); /* likewise */
 	d->x = carve(base, &offset, tokens * hidden);
 	d->delta = carve(base, &offset, tokens * hidden);
 	d->normed = carve(base, &offset, tokens * hidden);

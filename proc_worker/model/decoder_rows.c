@@ -4,6 +4,7 @@
 
 #include "proc_worker/model/altup.h"
 #include "proc_worker/model/decoder_priv.h"
+#include "proc_worker/model/latent.h"
 #include "proc_worker/model/layer_inputs.h"
 #include "proc_worker/model/recurrent.h"
 
@@ -64,12 +65,13 @@ static size_t kept_width(const struct decoder *d, u32 index, size_t *at)
 		return decoder_qkv_stride(d, index);
 	if (decoder_is_recurrent(d, index))
 		return recurrent_layout(d->config.model, d->config.shard).out_width;
-	return d->config.model->output_gate ? decoder_qkv_stride(d, index) : heads; /* gates are behind all the others */
+	return d->config.model->output_gate && !d->config.model->arch->latent ? decoder_qkv_stride(d, index) : heads; /* gates are behind all the others */
 }
 
 void decoder_narrow(struct decoder *d, u32 index, const struct inputs *in)
 {
 	const size_t hidden = d->config.model->hidden, stride = decoder_qkv_stride(d, index);
+	const size_t gates = decoder_is_latent(d, index) ? latent_gate_width(d->config.model, d->config.shard) : 0, low = d->config.weights->layers[index].qkv.n;
 	size_t at, width = kept_width(d, index, &at);
 
 	d->narrowed = true;
@@ -83,6 +85,8 @@ void decoder_narrow(struct decoder *d, u32 index, const struct inputs *in)
 			memmove(d->normed + r * hidden, d->normed + token * hidden, hidden * sizeof(float));
 		if (d->shortcut)
 			memmove(d->shortcut + r * hidden, d->shortcut + token * hidden, hidden * sizeof(float));
+		if (gates > 0)
+			memmove(d->low + r * low, d->low + token * low, gates * sizeof(float));
 		memmove(d->qkv + r * stride + at, d->qkv + token * stride + at, width * sizeof(float));
 	}
 	if (d->inputs)

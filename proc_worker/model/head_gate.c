@@ -11,7 +11,7 @@ enum { TOKENS_A_TASK = 16 };
 struct gates {
 	float *x;
 	const float *gates;
-	u32 tokens, heads, head_dim, stride;
+	u32 tokens, heads, head_dim, stride, gate_stride;
 	bool by_head;
 	float (*act)(float x);
 };
@@ -41,20 +41,38 @@ static void weigh_task(void *arg, u32 task, u32 thread)
 
 	(void)thread;
 	for (u32 t = task * TOKENS_A_TASK; t < g->tokens && t < (task + 1) * TOKENS_A_TASK; t++)
-		weigh(g, g->x + (size_t)t * g->stride, g->gates + (size_t)t * g->stride);
+		weigh(g, g->x + (size_t)t * g->stride, g->gates + (size_t)t * g->gate_stride);
+}
+
+static void weigh_all(struct kern_ctx *ctx, struct gates *g)
+{
+	const u32 tasks = (g->tokens + TOKENS_A_TASK - 1) / TOKENS_A_TASK;
+
+	if (ctx->threads)
+		kern_threads_run(ctx->threads, tasks, weigh_task, g);
+	for (u32 i = 0; i < tasks && !ctx->threads; i++)
+		weigh_task(g, i, 0);
 }
 
 static void weigh_heads(struct decoder *d, u32 index, u32 heads, u32 width, u32 tokens)
 {
 	const struct decoder_config *c = &d->config;
-	const u32 stride = decoder_qkv_stride(d, index), tasks = (tokens + TOKENS_A_TASK - 1) / TOKENS_A_TASK;
+	const u32 stride = decoder_qkv_stride(d, index);
 	struct gates g = {.x = d->qkv, .gates = d->qkv + stride - width, .tokens = tokens, .heads = heads, .head_dim = model_head_dim(c->model, index),
-			       .stride = stride, .by_head = c->model->gate_by_head, .act = c->model->arch->gate_softplus ? softplus : sigmoid};
+			  .stride = stride, .gate_stride = stride, .by_head = c->model->gate_by_head, .act = c->model->arch->gate_softplus ? softplus : sigmoid};
 
-	if (c->ctx->threads)
-		kern_threads_run(c->ctx->threads, tasks, weigh_task, &g);
-	for (u32 i = 0; i < tasks && !c->ctx->threads; i++)
-		weigh_task(&g, i, 0);
+	weigh_all(c->ctx, &g);
+}
+
+void head_gate_values(struct decoder *d, u32 index, u32 tokens)
+{
+	const struct model_config *m = d->config.model;
+	const u32 heads = d->config.shard->heads;
+	struct gates g = {.x = d->values, .gates = d->low, .tokens = tokens, .heads = heads, .head_dim = m->latent.value, .stride = heads * m->latent.value,
+			  .gate_stride = d->config.weights->layers[index].qkv.n, .by_head = m->gate_by_head, .act = sigmoid};
+
+	if (m->output_gate)
+		weigh_all(d->config.ctx, &g);
 }
 
 enum err head_gate(struct decoder *d, u32 index, u32 tokens, struct err_msg *em)
@@ -69,6 +87,8 @@ enum err head_gate(struct decoder *d, u32 index, u32 tokens, struct err_msg *em)
 					 .stride = decoder_qkv_stride(d, index),
 					 .sigmoid = true};
 
+	if (c->model->arch->latent) /* head_gate_values */
+		return ERR_OK;
 	if (c->model->output_gate && (c->model->arch->gate_softplus || c->model->gate_by_head))
 		weigh_heads(d, index, heads, width, tokens);
 	else if (c->model->output_gate)

@@ -15,9 +15,14 @@ u32 latent_query_width(const struct model_config *m)
 	return m->latent.key + m->latent.rope;
 }
 
+u32 latent_gate_width(const struct model_config *m, const struct model_shard *s)
+{
+	return m->output_gate ? s->heads * (m->gate_by_head ? 1 : m->latent.value) : 0;
+}
+
 u32 latent_low_width(const struct model_config *m, const struct model_shard *s)
 {
-	return (m->latent.q_rank > 0 ? m->latent.q_rank : s->heads * latent_query_width(m)) + m->head_dim;
+	return latent_gate_width(m, s) + (m->latent.q_rank > 0 ? m->latent.q_rank : s->heads * latent_query_width(m)) + m->head_dim;
 }
 
 u32 latent_head_width(const struct model_config *m)
@@ -91,15 +96,16 @@ enum err latent_project(struct decoder *d, const struct layer_weights *w, u32 to
 {
 	const struct decoder_config *c = &d->config;
 	const struct model_config *m = c->model;
+	const float *low = d->low + latent_gate_width(m, c->shard);
 	struct kern_matmul_args whole = {.out = d->queries,
-					 .x = d->low,
+					 .x = low,
 					 .w = &w->q_b,
 					 .tokens = tokens,
 					 .x_stride = w->qkv.n,
 					 .out_stride = w->q_b.n,
 					 .next = &w->attn_out};
 	struct kern_head_matmul_args heads = {.out = d->qkv,
-					      .x = m->latent.q_rank > 0 ? d->queries : d->low,
+					      .x = m->latent.q_rank > 0 ? d->queries : low,
 					      .w = w->head_k,
 					      .tokens = tokens,
 					      .heads = c->shard->heads,

@@ -10,6 +10,8 @@
 /* Values of a head's query before its own product: what does not rotate, and what does. */
 u32 latent_query_width(const struct model_config *m);
 /* Values of a row of decoder.low. */
+/* Gates of this rank's heads, which are in front of what the first product makes; 0: there are none. */
+u32 latent_gate_width(const struct model_config *m, const struct model_shard *s);
 u32 latent_low_width(const struct model_config *m, const struct model_shard *s);
 /* What a head has in decoder.q and decoder.attended at most: they hold other things in between. */
 u32 latent_head_width(const struct model_config *m);

@@ -4,6 +4,7 @@
 #include "proc_worker/model/recurrent.h"
 
 #include "common/assert.h"
+#include "proc_worker/model/decay_bound.h"
 #include "proc_worker/model/decoder_priv.h"
 #include "proc_worker/model/lightning.h"
 #include "proc_worker/model/lru.h"
@@ -33,6 +34,10 @@ static struct recurrent_layout lay_out(const struct model_config *m, const struc
 	case RECURRENT_LRU:
 		return (struct recurrent_layout){.channels = values, .gate = values, .out_width = values, .width = 2 * values};
 	case RECURRENT_KDA:
+		if (m->arch->state_wide)
+			return (struct recurrent_layout){.channels = mixed, .k = keys, .v = 2 * keys, .beta = mixed, .decay = mixed + heads,
+							 .gate = mixed + heads + keys, .out = 2 * keys, .out_width = values,
+							 .width = mixed + heads + keys + values};
 		return (struct recurrent_layout){.channels = mixed, .k = keys, .v = 2 * keys, .beta = mixed, .low_decay = mixed + heads,
 						 .low_gate = mixed + heads + r->key_dim, .decay = mixed + heads + 2 * r->key_dim,
 						 .gate = mixed + heads + 2 * r->key_dim + keys, .out = 2 * keys, .out_width = values,
@@ -114,6 +119,8 @@ static enum err recur(struct decoder *d, u32 index, const struct recurrent_layou
 					.step_min = r->step_min,
 					.step_max = r->step_max};
 
+	if (r->decay_bound > 0)
+		a.decay_bias = a.rate_log = d->zeros;
 	a.state.data += recurrent_conv_floats(d->config.model, l);
 	if (r->kind == RECURRENT_SELECTIVE)
 		return selective_recur(d, index, l, &a.state, em);
@@ -163,6 +170,16 @@ static enum err expand(struct decoder *d, const struct layer_weights *w, const s
 		e = decoder_failed(d->config.ops->matmul(d->config.ctx, &a), "matmul", em);
 	}
 	return e;
+}
+
+/* Once for all tokens, before rows are told apart. */
+static void bound_decays(struct decoder *d, const struct layer_weights *w, const struct recurrent_layout *l, u32 tokens)
+{
+	const struct recurrent_config *r = &d->config.model->recurrent;
+	const struct decay_bound_args a = {.decay = d->qkv + l->decay, .bias = w->decay_bias, .rate_log = w->rate_log, .tokens = tokens,
+					   .heads = d->config.shard->recurrent_heads, .key_dim = r->key_dim, .stride = l->stride, .bound = r->decay_bound};
+
+	decay_bound(d->config.ctx, &a);
 }
 
 /* Rows [first, first + rows) of the step. */
@@ -239,7 +256,10 @@ static enum err begin(struct decoder *d, const struct layer_weights *w, const st
 
 	if (kind == RECURRENT_LIGHTNING)
 		return lightning_begin(d, l, tokens, em);
-	return kind == RECURRENT_KDA ? expand(d, w, l, tokens, em) : ERR_OK;
+	enum err e = w->decay_b.n ? expand(d, w, l, tokens, em) : ERR_OK;
+	if (!e && d->config.model->recurrent.decay_bound > 0)
+		bound_decays(d, w, l, tokens);
+	return e;
 }
 
 static enum err end(struct decoder *d, const struct layer_weights *w, const struct recurrent_layout *l, u32 tokens, struct err_msg *em)

@@ -89,8 +89,60 @@ def step_from_file(tensors, state):
     return {name: whole(name, t) for name, t in state.items()}
 
 
+BAILING = {**{k: v for k, v in COMMON.items() if k not in ("tie_word_embeddings",)}, "architectures": ["BailingHybridForCausalLM"], "model_type": "bailing_hybrid",
+           "attention_bias": False, "first_k_dense_replace": 1, "head_dim": 6, "kda_lower_bound": -5.0, "kda_safe_gate": True, "kv_lora_rank": 22,
+           "layer_group_size": 3, "moe_intermediate_size": 20, "n_group": 4, "norm_topk_prob": True, "num_experts": 16, "num_experts_per_tok": 5, "num_hidden_layers": 5,
+           "num_key_value_heads": 4, "num_nextn_predict_layers": 1, "num_shared_experts": 1, "pad_token_id": 0, "q_lora_rank": None, "qk_nope_head_dim": 14,
+           "qk_rope_head_dim": 10, "rope_theta": 10000.0, "routed_scaling_factor": 2.5, "score_function": "sigmoid", "short_conv_kernel_size": 4, "topk_group": 2,
+           "v_head_dim": 12}
+
+
+def bailing():
+    linear, full = "linear_attention", "full_attention"
+    yield "none", {}
+    yield "saved", {**{k: MISSING for k in ("n_group", "norm_topk_prob", "num_experts_per_tok", "max_position_embeddings")}, "head_dim": 10, "linear_conv_kernel_dim": 4,
+                    "layer_types": [linear, linear, full, linear, full], "linear_head_dim": 6, "linear_num_heads": 4, "mlp_layer_types": ["sparse", "dense"] + ["sparse"] * 3,
+                    "model_max_length": 256, "moe_renormalize": True, "mtp_loss_scaling_factor": 0.0, "num_expert_group": 4, "num_experts_per_token": 5,
+                    "output_router_logits": False, "pretraining_tp": 1, "qk_head_dim": 24, "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}}
+    yield "no-bound", {"kda_safe_gate": False}
+    yield "bound-near", {"kda_lower_bound": -0.25}
+    yield "bound-far", {"kda_lower_bound": -40.0}
+    yield "q-rank", {"q_lora_rank": 31}
+    yield "groups-two", {"layer_group_size": 2, "num_hidden_layers": 4}
+    yield "all-attention", {"layer_group_size": 1, "num_hidden_layers": 3}
+    yield "attention-first", {"layer_types": [full, linear, linear, full, linear]}
+    yield "deep", {"num_hidden_layers": 13}
+    yield "taps-2", {"short_conv_kernel_size": 2}
+    yield "heads-wide", {"head_dim": 48}
+    yield "heads-others", {"linear_num_heads": 6, "linear_head_dim": 5}
+    yield "narrow", {"kv_lora_rank": 6, "v_head_dim": 19, "qk_nope_head_dim": 34}
+    yield "one-expert", {"num_experts_per_tok": 1, "n_group": 1, "topk_group": 1}
+    yield "no-norm", {"norm_topk_prob": False, "routed_scaling_factor": 1.0, "num_shared_experts": 2}
+    yield "yarn", {"rope_scaling": {**YARN, "mscale": 0.7, "mscale_all_dim": 0.9}}
+    yield "eps", {"rms_norm_eps": 1e-3}
+    yield "defaults", {"num_hidden_layers": 6, **{k: MISSING for k in (
+        "attention_bias", "first_k_dense_replace", "head_dim", "kda_lower_bound", "kda_safe_gate", "layer_group_size", "n_group", "norm_topk_prob",
+        "num_nextn_predict_layers", "num_shared_experts", "q_lora_rank", "rms_norm_eps", "rope_theta", "routed_scaling_factor", "score_function",
+        "short_conv_kernel_size", "topk_group")}}
+    yield "odd", {"hidden_size": 54, "num_attention_heads": 6, "num_key_value_heads": 6, "head_dim": 7, "intermediate_size": 69, "moe_intermediate_size": 21,
+                  "vocab_size": 97, "kv_lora_rank": 18, "qk_nope_head_dim": 9, "qk_rope_head_dim": 6, "v_head_dim": 11}
+
+
+MODELS = {"bailing_hybrid": (BAILING, bailing)}
+SAVES = [("bf16", {"dtype": "bfloat16"}), ("sharded", {"shards": 3})]
+
+
+def model_cases():
+    for family, (usual, variants) in MODELS.items():
+        for name, changes in variants():
+            yield "%s/%s" % (family, name), family, {k: v for k, v in {**usual, **changes}.items() if v is not MISSING}, {"ranks": 3} if name == "odd" else {}
+        for name, save in SAVES:
+            yield "%s/save-%s" % (family, name), family, {**usual, "torch_dtype": save.get("dtype", "float32")}, save
+
+
 def cases():
     """As families_cases.cases."""
+    yield from model_cases()
     step = {**PARTS["step3p5"], "architectures": ["Step3p5ForCausalLM"], "model_type": "step3p5", "torch_dtype": "float32", "transformers_version": "4.54.0"}
     yield "step3p5/none", "step3p5", step, {}
     yield "step3p5/bf16", "step3p5", {**step, "torch_dtype": "bfloat16"}, {"dtype": "bfloat16", "shards": 2}

@@ -73,3 +73,34 @@ Test(config_newest, what_step_may_not_say_is_refused_by_name)
 	said_refused("LlamaForCausalLM", "\"vocab_size\": 64, \"hidden_size\": 48, \"intermediate_size\": 80, \"num_hidden_layers\": 4, \"num_attention_heads\": 4, "
 		     "\"max_position_embeddings\": 128, \"rms_norm_eps\": 1e-5", "\"swiglu_limits\": [7, 7, 7, 7]", ERR_UNSUPPORTED, "\"swiglu_limits\" is set");
 }
+
+#define LING "BailingHybridForCausalLM"
+#define LING_SIZES                                                                                                                  \
+	"\"vocab_size\": 64, \"hidden_size\": 48, \"intermediate_size\": 80, \"num_hidden_layers\": 7, \"num_attention_heads\": 4, "    \
+	"\"max_position_embeddings\": 128, \"kv_lora_rank\": 16, \"qk_nope_head_dim\": 12, \"qk_rope_head_dim\": 8, \"v_head_dim\": 10, " \
+	"\"num_experts\": 16, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 24"
+#define ling(more)			 said_good(&c, LING, LING_SIZES, more)
+#define ling_refused(more, error, text) said_refused(LING, LING_SIZES, more, error, text)
+
+Test(config_newest, every_so_many_layers_of_ling_attend_to_latents_and_the_others_keep_a_state)
+{
+	ling("");
+	for (u32 i = 0; i < 7; i++)
+		cr_assert(!!(c.layer_flags[i] & LAYER_RECURRENT) == (i != 5) && !!(c.layer_flags[i] & LAYER_EXPERTS) == (i > 1) && !(c.layer_flags[i] & LAYER_NO_ROPE));
+	cr_assert(c.recurrent.kind == RECURRENT_KDA && c.recurrent.taps == 4 && c.recurrent.heads == 4 && c.recurrent.key_dim == 128 && c.recurrent.value_dim == 128);
+	cr_assert(c.recurrent.decay_bound == 5 && c.latent.q_rank == 0 && c.interleaved && c.rope.theta == 6e6 && c.rope.dim == 8 && c.norm_eps == 1e-6f);
+	cr_assert(c.output_gate && c.gate_by_head && c.router.groups == 8 && c.router.groups_top == 4 && c.router.scale == 2.5f && c.normalize_experts);
+	ling("\"layer_group_size\": 2, \"head_dim\": 6, \"short_conv_kernel_size\": 3, \"kda_lower_bound\": -0.5, \"q_lora_rank\": 20");
+	cr_assert(c.recurrent.key_dim == 6 && c.recurrent.taps == 3 && c.recurrent.decay_bound == 0.5f && c.latent.q_rank == 20 && !(c.layer_flags[1] & LAYER_RECURRENT));
+	ling("\"head_dim\": 8, \"linear_head_dim\": 6, \"linear_num_heads\": 2, \"linear_conv_kernel_dim\": 2, \"kda_safe_gate\": false, \"layer_types\": [\"full_attention\", "
+	     "\"linear_attention\", \"linear_attention\", \"linear_attention\", \"linear_attention\", \"linear_attention\", \"linear_attention\"]");
+	cr_assert(c.recurrent.key_dim == 6 && c.recurrent.heads == 2 && c.recurrent.taps == 2 && c.recurrent.decay_bound == 0 && !(c.layer_flags[0] & LAYER_RECURRENT));
+	ling_refused("\"kda_lower_bound\": 0", ERR_FORMAT, "\"kda_lower_bound\" must be a number below 0");
+	ling_refused("\"kda_lower_bound\": -1e-60", ERR_INVALID, "\"kda_lower_bound\"");
+	ling_refused("\"layer_group_size\": 8", ERR_UNSUPPORTED, "none of the layers is one of attention");
+	ling_refused("\"short_conv_kernel_size\": 1", ERR_UNSUPPORTED, "\"short_conv_kernel_size\" is 1; convolutions over 2 to 8 tokens are supported");
+	ling_refused("\"linear_attn_config\": {\"kda_layers\": [1]}", ERR_UNSUPPORTED, "\"linear_attn_config\" is set, which is not supported for " LING);
+	ling_refused("\"attention_bias\": true, \"q_lora_rank\": 20", ERR_UNSUPPORTED, "\"attention_bias\" is set");
+	ling_refused("\"tie_word_embeddings\": true", ERR_UNSUPPORTED, "\"tie_word_embeddings\" must be false for " LING);
+	said_refused("KimiLinearForCausalLM", LING_SIZES, "\"q_lora_rank\": null, \"kda_safe_gate\": true", ERR_FORMAT, "\"linear_attn_config\" is missing");
+}
