@@ -74,6 +74,8 @@ static enum err check_family(const struct gpu_config *c, struct err_msg *em)
 			       "devices do not compute a %s, whose residual stream is several (altup_num_inputs) and whose gates are sparse "
 			       "(activation_sparsity_pattern): use --device cpu",
 			       a->name);
+	if (a->hyper)
+		return err_set(em, ERR_UNSUPPORTED, "devices do not compute a %s, whose residual stream is several (hc_mult): use --device cpu", a->name);
 	if (a->sub_norms)
 		return err_set(em, ERR_UNSUPPORTED, "devices do not compute a %s, whose last products read norms (attn_sub_norm, ffn_sub_norm): use --device cpu", a->name);
 	if (c->model->alibi.kind)

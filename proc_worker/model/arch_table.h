@@ -27,6 +27,10 @@ enum weight_slot {
 	SLOT_ALTUP_IN,
 	SLOT_ALTUP_OUT,
 	SLOT_ALTUP_OUT_LAST = SLOT_ALTUP_OUT + KERN_STREAMS_MAX - 2,
+	/* Of families with `hyper`: how streams are one again behind the last layer */
+	SLOT_HYPER_HEAD,
+	SLOT_HYPER_HEAD_BASE,
+	SLOT_HYPER_HEAD_SCALE,
 	SLOT_ATTN_NORM, /* from here on: one a layer */
 	SLOT_ATTN_NORM_BIAS,
 	SLOT_QKV,
@@ -113,6 +117,13 @@ enum weight_slot {
 	SLOT_LAUREL_LEFT,
 	SLOT_LAUREL_RIGHT,
 	SLOT_LAUREL_NORM,
+	/* Of families with `hyper`: what streams count for attention and for the MLP, and add of them */
+	SLOT_HYPER_ATTN,
+	SLOT_HYPER_ATTN_BASE,
+	SLOT_HYPER_ATTN_SCALE,
+	SLOT_HYPER_MLP,
+	SLOT_HYPER_MLP_BASE,
+	SLOT_HYPER_MLP_SCALE,
 	SLOT_COUNT,
 	SLOT_LAYER_FIRST = SLOT_ATTN_NORM,
 };
@@ -177,6 +188,9 @@ enum arch_dim {
 	DIM_INPUTS_VOCAB,
 	DIM_STREAMS, /* "altup_num_inputs" */
 	DIM_STREAMS_SQUARED,
+	DIM_HYPER, /* "hc_mult" */
+	DIM_HYPER_TWO,
+	DIM_HYPER_WIDTH, /* of all streams together */
 	DIM_LAUREL, /* "laurel_rank" */
 	DIM_WIDE_INTERMEDIATE, /* twice DIM_INTERMEDIATE, of layers with WHEN_WIDE */
 	DIM_INTERMEDIATE,
@@ -395,6 +409,7 @@ struct arch {
 	bool router_reads; /* an expert's weight multiplies what it reads, not what it says */
 	bool global_heads; /* layers without a window have heads of their own sizes ("global_head_dim"); scores are not scaled: config_global.c */
 	bool altup; /* the residual stream is several ("altup_num_inputs"), scores are not scaled and values are normed: config_altup.c, altup.h */
+	bool hyper; /* the residual stream is several, gated ("hc_mult"), and experts' gates have a bound ("swiglu_limit"): config_hyper.c, hyper.h */
 	enum recurrent_kind recurrent; /* of its layers that are not of attention: config_recurrent.c */
 	const char *recurrent_layer;   /* what "layer_types" calls these */
 	bool state_beside; /* every layer keeps a state and attends, side by side, and both are added: config_beside.c */

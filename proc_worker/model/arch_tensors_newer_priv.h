@@ -44,6 +44,17 @@ static const struct arch_tensor STEP3P5[] = {
 	{SLOT_QKV, ATTENTION "g_proj.weight", DIM_HEAD_COUNT, DIM_HIDDEN, SPLIT_ROWS}, HEAD_NORMS, MLP, EXPERTS_AND_SHARED, MLP_CHOICE_BIAS,
 };
 
+/* Gates in front of the other rows of what heads over latents begin with, and gated streams. */
+#define HYPER(slot, at, rows) \
+	{slot, at "fn", rows, DIM_HYPER_WIDTH, SPLIT_NONE}, {slot##_BASE, at "base", rows, DIM_NONE, SPLIT_NONE}
+static const struct arch_tensor HY_V4[] = {
+	EMBEDDINGS, NORMS, {SLOT_QKV, ATTENTION "gate_proj.weight", DIM_HEADS_VALUE, DIM_HIDDEN, SPLIT_ROWS}, LATENT_ATTENTION, SINKS, MLP, EXPERTS_AND_SHARED,
+	MLP_CHOICE_BIAS,
+	HYPER(SLOT_HYPER_HEAD, "model.hc_head.hc_", DIM_HYPER), {SLOT_HYPER_HEAD_SCALE, "model.hc_head.hc_scale", DIM_ONE, DIM_NONE, SPLIT_NONE},
+	HYPER(SLOT_HYPER_ATTN, LAYER "attn_hc.", DIM_HYPER_TWO), {SLOT_HYPER_ATTN_SCALE, LAYER "attn_hc.scale", DIM_TWO, DIM_NONE, SPLIT_NONE},
+	HYPER(SLOT_HYPER_MLP, LAYER "ffn_hc.", DIM_HYPER_TWO), {SLOT_HYPER_MLP_SCALE, LAYER "ffn_hc.scale", DIM_TWO, DIM_NONE, SPLIT_NONE},
+};
+
 /* The same, as wide as q. */
 static const struct arch_tensor MUSE_GLIMMER[] = {
 	EMBEDDINGS, ATTENTION_MATRICES,

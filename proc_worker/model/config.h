@@ -130,6 +130,12 @@ struct gate_limit {
 	f32 gate, up;
 };
 
+/* Of families with arch.hyper: several residual streams, each of which counts for a block and adds what it says, by gates. */
+struct hyper_config {
+	u32 streams;
+	f32 magnitude, eps; /* a stream adds magnitude * sigmoid(..) + eps times what a block says */
+};
+
 struct model_config {
 	const struct arch *arch;
 	struct quant_config quant;
@@ -151,6 +157,7 @@ struct model_config {
 	struct recurrent_config recurrent; /* zeros: no layer is */
 	struct altup_config altup; /* zeros: there is one stream */
 	struct residual_share residuals[RESIDUAL_KINDS]; /* of attention, of what a layer that keeps a state has instead, and of MLPs */
+	struct hyper_config hyper; /* likewise */
 	f32 gate_deviations[MODEL_LAYERS_MAX]; /* of layers with LAYER_SPARSE, in standard deviations of a token's gate */
 	bool output_gate; /* layers of attention: behind v SLOT_QKV has, as wide as q, what the heads' outputs are weighed by, after a sigmoid (head_gate.h) */
 	bool gate_by_head; /* it has one number a head */

@@ -195,6 +195,8 @@ static enum err read_gates(struct model_config *c, json_val v, struct err_msg *e
 		e = config_read_gating(c, json_get(v, "gating"), em);
 	if (!e && arch_has_own(c->arch, "swiglu_limits"))
 		e = config_read_limits(c, v, em);
+	if (!e && c->arch->hyper)
+		e = config_read_hyper(c, v, em);
 	return !e && arch_has_own(c->arch, "use_attention_gate") ? config_may_bool(v, "use_attention_gate", true, &c->output_gate, em) : e;
 }
 

@@ -282,7 +282,7 @@ static enum err read_own(struct model_config *c, json_val v, struct err_msg *em)
 	if (!e && arch_has_own(c->arch, "num_nextn_predict_layers"))
 		e = config_may_count(v, "num_nextn_predict_layers", MODEL_LAYERS_MAX, 0, &drafting, em);
 	if (!e && !c->arch->single_blocks) /* config_blocks.c */
-		e = arch_has_own(c->arch, "first_k_dense_replace") || arch_has_own(c->arch, "moe_layers_enum") ? read_first_dense(c, v, em) : read_interval(c, v, em);
+		e = arch_has_own(c->arch, "first_k_dense_replace") || arch_has_own(c->arch, "mlp_layer_types") ? read_first_dense(c, v, em) : read_interval(c, v, em);
 	if (!e && arch_has_own(c->arch, "is_moe_layer") && json_present(json_get(v, "is_moe_layer")))
 		e = check_flags(c, json_get(v, "is_moe_layer"), em);
 	return e;

@@ -35,7 +35,7 @@ enum err config_read_index(struct model_config *c, json_val v, struct err_msg *e
 	if (!arch_has_own(c->arch, "index_topk"))
 		return ERR_OK;
 	enum err e = config_may_u32(v, "index_topk", CONFIG_CONTEXT_MAX, usual, &chosen, em);
-	if (!e && !c->interleaved)
+	if (!e && c->arch->interleaved && !c->interleaved)
 		e = err_set(em, ERR_UNSUPPORTED, "config.json: \"rope_interleave\" must be true for %s", c->arch->name);
 	if (!e && c->latent.q_rank == 0)
 		e = err_set(em, ERR_UNSUPPORTED, "config.json: \"q_lora_rank\" is null; of a %s it must be a number", c->arch->name);

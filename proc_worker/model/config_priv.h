@@ -105,6 +105,9 @@ MUST_CHECK enum err config_read_altup(struct model_config *c, json_val v, struct
 /* With windows read and own_kv_layers filled: flags of the layers behind these. ERR_INVALID: one of them has no layer of its kind to read from. */
 MUST_CHECK enum err config_mark_shared(struct model_config *c, struct err_msg *em);
 
+/* Of a family with arch.hyper, with `c` filled up to the activation: its streams, and the bound of its experts' gates. ERR_FORMAT, ERR_INVALID, ERR_UNSUPPORTED. */
+MUST_CHECK enum err config_read_hyper(struct model_config *c, json_val v, struct err_msg *em);
+
 /* Numbers of a family with arch.state_beside, with `c` filled up to the heads' scale: c->scales and what they go with. */
 MUST_CHECK enum err config_read_scales(struct model_config *c, json_val v, struct err_msg *em);
 /* Whether norms stand behind the blocks of a family that may have them ("use_post_norm"): then these multiply by `residual`, too. */

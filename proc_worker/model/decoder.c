@@ -14,6 +14,7 @@
 #include "proc_worker/model/gate_limit.h"
 #include "proc_worker/model/head_experts.h"
 #include "proc_worker/model/head_gate.h"
+#include "proc_worker/model/hyper.h"
 #include "proc_worker/model/latent.h"
 #include "proc_worker/model/layer_inputs.h"
 #include "proc_worker/model/qk_norm.h"
@@ -291,7 +292,7 @@ static bool puts_off(const struct decoder *d, u32 index, u32 tokens)
 	const struct model_config *m = d->config.model;
 	const struct layer_weights *w = &d->config.weights->layers[index];
 
-	return kern_threads_count(d->config.ctx->threads) > 1 && tokens <= MLP_TOKENS && !d->pending && !m->arch->ungated && !m->arch->differential &&
+	return kern_threads_count(d->config.ctx->threads) > 1 && tokens <= MLP_TOKENS && !d->pending && !m->arch->ungated && !m->arch->differential && !m->arch->hyper &&
 	       !(m->layer_flags[index] & (LAYER_EXPERTS | LAYER_SHORTCUT | LAYER_NO_MLP | LAYER_BESIDE)) && decoder_product_norms(d, w->mlp_norm, w->mlp_norm_bias, tokens);
 }
 
@@ -330,7 +331,9 @@ static enum err attention_block(struct decoder *d, u32 index, const struct input
 	const bool latent = decoder_is_latent(d, index);
 	u32 tokens = d->narrowed ? in->rows : in->tokens; /* by an earlier layer */
 
-	enum err e = decoder_product_input(d, w->attn_norm, w->attn_norm_bias, tokens, em);
+	enum err e = hyper_gather(d, &w->attn_hyper, tokens, em);
+	if (!e)
+		e = decoder_product_input(d, w->attn_norm, w->attn_norm_bias, tokens, em);
 	if (!e && d->config.model->arch->normed_residual)
 		decoder_keep_input(d, kind_of(d, index), tokens);
 	if (!e && d->altup.streams) {
@@ -358,7 +361,11 @@ static enum err attention_block(struct decoder *d, u32 index, const struct input
 	if (d->put_off)
 		return ERR_OK;
 	e = attention_sum(d, out, index, tokens, em);
-	return e ? e : post_norm(d, w->attn_post_norm, tokens, em);
+	if (!e)
+		e = post_norm(d, w->attn_post_norm, tokens, em);
+	if (!e)
+		hyper_add(d, tokens);
+	return e;
 }
 
 /* Of tokens [first, first + count), normed. */
@@ -457,7 +464,9 @@ static enum err mlp_block(struct decoder *d, u32 index, u32 tokens, struct err_m
 	const u32 flags = d->config.model->layer_flags[index];
 	bool has_experts = flags & LAYER_EXPERTS, beside = w->experts_norm;
 
-	enum err e = mlp_input(d, w, flags & (LAYER_EXPERTS | LAYER_SHORTCUT), tokens, em), behind = ERR_UNSUPPORTED;
+	enum err e = hyper_gather(d, &w->mlp_hyper, tokens, em), behind = ERR_UNSUPPORTED;
+	if (!e)
+		e = mlp_input(d, w, flags & (LAYER_EXPERTS | LAYER_SHORTCUT), tokens, em);
 	if (!e && d->config.model->arch->normed_residual)
 		decoder_keep_input(d, RESIDUAL_MLP, tokens);
 	if (!e && flags & LAYER_SHORTCUT)
@@ -470,7 +479,11 @@ static enum err mlp_block(struct decoder *d, u32 index, u32 tokens, struct err_m
 		e = experts_beside_add(d, w, tokens, em);
 	if (!e && d->shortcut && !(flags & LAYER_SHORTCUT))
 		e = experts_shortcut_add(d, tokens, em);
-	return e ? e : post_norm(d, w->mlp_post_norm, tokens, em);
+	if (!e)
+		e = post_norm(d, w->mlp_post_norm, tokens, em);
+	if (!e)
+		hyper_add(d, tokens);
+	return e;
 }
 
 /* A matrix in place of a block, of the block's norm. All ranks compute the same of all of it. */
@@ -543,6 +556,8 @@ enum err decoder_forward(struct decoder *d, const struct inputs *in, const struc
 		e = layer_inputs_begin(d, in, em);
 	if (!e && d->altup.streams)
 		e = altup_begin(d, in->tokens, em);
+	if (!e)
+		hyper_begin(d, in->tokens);
 	for (u32 i = 0; !e && i < d->config.model->layers; i++) {
 		e = layer(d, i, in, &kv[i], em);
 		if (e)

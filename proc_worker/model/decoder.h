@@ -49,6 +49,14 @@ struct head_experts_memory {
 	u32 *assignments, *tokens_of, *expert_start;
 };
 
+/* Of families with arch.hyper: hyper.h. */
+struct hyper_memory {
+	float *streams; /* [tokens of the step][streams][hidden] */
+	float *gates;	/* [2 streams], of as many tokens or rows: what each counts, and adds */
+	float *moments; /* [2], likewise */
+	float *picked;	/* [logit_rows_max][streams][hidden] */
+};
+
 struct decoder {
 	struct decoder_config config;
 	/* [tokens of the step][...] */
@@ -76,6 +84,7 @@ struct decoder {
 	struct moe moe;		    /* its buffers, too */
 	struct altup_memory altup;
 	struct head_experts_memory heads;
+	struct hyper_memory hyper;
 	u32 *input_ids; /* [tokens of the step] those that the table of inputs has; NULL: it has all */
 	struct lora_step lora;
 	/* [logit_rows_max, no more than tokens of the step][...] */

@@ -5,6 +5,7 @@
 #include "common/assert.h"
 #include "proc_worker/model/altup.h"
 #include "proc_worker/model/decoder_priv.h"
+#include "proc_worker/model/hyper.h"
 
 /* Vocabulary shares lie side by side in a row: rank 0 puts them together. */
 static enum err gather_logits(struct decoder *d, u32 first, u32 count, struct err_msg *em)
@@ -88,6 +89,7 @@ enum err decoder_logits(struct decoder *d, const u32 *tokens, u32 count, float *
 		return ERR_OK;
 	for (u32 i = 0; i < count; i++) {
 		u32 at = place_of(d, tokens[i]);
+		hyper_pick(d, i, at);
 		if (d->altup.streams)
 			altup_pick(d, i, at);
 		else
@@ -95,7 +97,7 @@ enum err decoder_logits(struct decoder *d, const u32 *tokens, u32 count, float *
 		if (d->pending)
 			memcpy(d->picked_delta + i * hidden, d->delta + at * hidden, hidden * sizeof(float));
 	}
-	enum err e = d->altup.streams ? altup_collapse(d, count, em) : ERR_OK;
+	enum err e = d->altup.streams ? altup_collapse(d, count, em) : hyper_collapse(d, count, em);
 	if (!e)
 		e = decoder_norm(d, d->picked_normed, d->picked, d->pending ? d->picked_delta : NULL, c->weights->final_norm,
 				 c->weights->final_norm_bias, count, em);

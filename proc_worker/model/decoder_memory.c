@@ -8,6 +8,7 @@
 #include "proc_worker/model/altup.h"
 #include "proc_worker/model/decoder_priv.h"
 #include "proc_worker/model/head_experts.h"
+#include "proc_worker/model/hyper.h"
 #include "proc_worker/model/latent.h"
 #include "proc_worker/model/lru.h"
 #include "proc_worker/model/selective.h"
@@ -57,6 +58,7 @@ static size_t lay_out(struct decoder *d, char *base, size_t tokens)
 	d->inputs = inputs ? carve(base, &offset, tokens * inputs) : NULL;
 	d->input_ids = c->model->input_vocab < c->model->vocab_size && inputs ? (u32 *)(void *)carve(base, &offset, tokens) : NULL;
 	altup_lay_out(d, base, &offset, tokens, rows);
+	hyper_lay_out(d, base, &offset, tokens, rows);
 	mlp = experts = projected = gate = offset;
 	d->qkv = carve(base, &offset, tokens * widest_qkv(c->model, s));
 	d->queries = carve(base, &offset, tokens * s->heads * head_width);

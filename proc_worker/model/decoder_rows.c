@@ -4,6 +4,7 @@
 
 #include "proc_worker/model/altup.h"
 #include "proc_worker/model/decoder_priv.h"
+#include "proc_worker/model/hyper.h"
 #include "proc_worker/model/latent.h"
 #include "proc_worker/model/layer_inputs.h"
 #include "proc_worker/model/recurrent.h"
@@ -93,5 +94,6 @@ void decoder_narrow(struct decoder *d, u32 index, const struct inputs *in)
 		layer_inputs_narrow(d, index, in->rows);
 	if (d->altup.streams)
 		altup_narrow(d, in->rows);
+	hyper_narrow(d, in->rows);
 }
 

@@ -469,6 +469,11 @@ static const struct {
 	{".mlp.post_mlp_layernorm.", ".post_mlp_layernorm."},
 	{".mlp.shared_expert.", ".mlp.shared_experts."},
 	{".mlp.experts.e_score_correction_bias", ".mlp.gate.e_score_correction_bias"},
+	{".hc_pre.hc_attn_layer.hc_", ".attn_hc."}, /* of Hy4; what transformers saves has other gates under its name of those of heads as well */
+	{".hc_pre.hc_mlp_layer.hc_", ".ffn_hc."},
+	{".hc_pre.hc_head.hc_head_", ".hc_head.hc_"},
+	{".learnable_sink_param", ".sinks"},
+	{".linear_gate.", ".gate_proj."},
 	{".moe.gate.", ".mlp.gate."}, /* of Step 3.5 */
 	{".moe.router_bias", ".mlp.gate.e_score_correction_bias"},
 	{".share_expert.", ".mlp.shared_experts."},

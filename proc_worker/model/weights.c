@@ -354,6 +354,8 @@ void model_weights_fini(struct model_weights *w)
 		kern_weight_fini(&w->layers[i].input_gate);
 		kern_weight_fini(&w->layers[i].input_out);
 		kern_weight_fini(&w->layers[i].altup_router);
+		kern_weight_fini(&w->layers[i].attn_hyper.fn);
+		kern_weight_fini(&w->layers[i].mlp_hyper.fn);
 		kern_weight_fini(&w->layers[i].laurel_left);
 		kern_weight_fini(&w->layers[i].laurel_right);
 	}
@@ -361,6 +363,7 @@ void model_weights_fini(struct model_weights *w)
 		kern_weight_fini(&w->experts[i]);
 	kern_weight_fini(&w->lm_head);
 	kern_weight_fini(&w->inputs_projection);
+	kern_weight_fini(&w->hyper.fn);
 	kern_weight_fini(&w->altup_in);
 	for (u32 i = 0; i < COUNT_OF(w->altup_out); i++)
 		kern_weight_fini(&w->altup_out[i]);

@@ -10,6 +10,13 @@
 /* Of what layers add of a token, the part that is made of its embedding, and that which is looked up: 1 / sqrt(2). */
 #define WEIGHTS_INPUTS_SHARE 0.70710678f
 
+/* What gates of streams are made of: hyper.h. */
+struct hyper_weights {
+	struct kern_weight fn; /* [2 streams][streams * hidden], of the model's [streams][...] */
+	const float *base;     /* as many as it has rows */
+	const float *scale;    /* [2], or [1] */
+};
+
 /* NULL, or zeroed, is what the family or the layer does not have. Norms have their offset in them. */
 struct layer_weights {
 	const float *attn_norm_bias;  /* [hidden] of a LayerNorm, or NULL */
@@ -78,6 +85,7 @@ struct layer_weights {
 	struct kern_weight laurel_left;	 /* [laurel_rank][hidden] */
 	struct kern_weight laurel_right; /* [hidden][laurel_rank] */
 	const float *laurel_norm;	 /* [hidden] */
+	struct hyper_weights attn_hyper, mlp_hyper; /* of families with `hyper`, whole on every rank */
 	float scale_value; /* on devices: the same on the host; else, and where there is none, 0 */
 };
 
@@ -92,6 +100,7 @@ struct model_weights {
 	const float *inputs_norm;	      /* [input_width] */
 	struct kern_weight altup_in; /* [(streams - 1) * hidden][hidden], whole on every rank */
 	struct kern_weight altup_out[KERN_STREAMS_MAX - 1]; /* [hidden][hidden], of each stream but the first, likewise */
+	struct hyper_weights hyper; /* of what streams become behind the last layer, likewise */
 	const float *embed_norm, *embed_norm_bias; /* [hidden], or NULL */
 	const float *final_norm, *final_norm_bias;
 	struct kern_weight lm_head; /* [vocab_rows][hidden] */

@@ -32,6 +32,12 @@ static u32 global_dim(const struct model_config *c, enum arch_dim d)
 		return c->altup.streams;
 	case DIM_STREAMS_SQUARED:
 		return c->altup.streams * c->altup.streams;
+	case DIM_HYPER:
+		return c->hyper.streams;
+	case DIM_HYPER_TWO:
+		return 2 * c->hyper.streams;
+	case DIM_HYPER_WIDTH:
+		return c->hyper.streams * c->hidden;
 	case DIM_LAUREL:
 		return c->altup.laurel_rank;
 	default:

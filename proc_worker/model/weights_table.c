@@ -97,6 +97,9 @@ const struct weights_slot WEIGHTS_SLOTS[SLOT_COUNT] = {
 	IN_MODEL(SLOT_ALTUP_OUT + 4, SLOT_IS_MATRIX, altup_out[4]),
 	IN_MODEL(SLOT_ALTUP_OUT + 5, SLOT_IS_MATRIX, altup_out[5]),
 	IN_MODEL(SLOT_ALTUP_OUT_LAST, SLOT_IS_MATRIX, altup_out[6]),
+	IN_MODEL(SLOT_HYPER_HEAD, SLOT_IS_MATRIX, hyper.fn),
+	IN_MODEL(SLOT_HYPER_HEAD_BASE, SLOT_IS_BIAS, hyper.base),
+	IN_MODEL(SLOT_HYPER_HEAD_SCALE, SLOT_IS_BIAS, hyper.scale),
 	IN_LAYER(SLOT_ATTN_NORM, SLOT_IS_NORM, attn_norm),
 	IN_LAYER(SLOT_ATTN_NORM_BIAS, SLOT_IS_BIAS, attn_norm_bias),
 	IN_LAYER(SLOT_QKV, SLOT_IS_MATRIX, qkv),
@@ -173,6 +176,12 @@ const struct weights_slot WEIGHTS_SLOTS[SLOT_COUNT] = {
 	IN_LAYER(SLOT_LAUREL_LEFT, SLOT_IS_MATRIX, laurel_left),
 	IN_LAYER(SLOT_LAUREL_RIGHT, SLOT_IS_MATRIX, laurel_right),
 	IN_LAYER(SLOT_LAUREL_NORM, SLOT_IS_NORM, laurel_norm),
+	IN_LAYER(SLOT_HYPER_ATTN, SLOT_IS_MATRIX, attn_hyper.fn),
+	IN_LAYER(SLOT_HYPER_ATTN_BASE, SLOT_IS_BIAS, attn_hyper.base),
+	IN_LAYER(SLOT_HYPER_ATTN_SCALE, SLOT_IS_BIAS, attn_hyper.scale),
+	IN_LAYER(SLOT_HYPER_MLP, SLOT_IS_MATRIX, mlp_hyper.fn),
+	IN_LAYER(SLOT_HYPER_MLP_BASE, SLOT_IS_BIAS, mlp_hyper.base),
+	IN_LAYER(SLOT_HYPER_MLP_SCALE, SLOT_IS_BIAS, mlp_hyper.scale),
 #undef IN_MODEL
 #undef IN_LAYER
 };
@@ -484,7 +493,7 @@ static enum kern_dtype asked_type(const struct weights_plan *p, enum weight_slot
 
 bool weights_is_router(enum weight_slot slot)
 {
-	return slot == SLOT_ROUTER || slot == SLOT_HEADS_ROUTER || slot == SLOT_SHARED_GATE || slot == SLOT_ALTUP_ROUTER;
+	return slot == SLOT_ROUTER || slot == SLOT_HEADS_ROUTER || slot == SLOT_SHARED_GATE || slot == SLOT_ALTUP_ROUTER || slot == SLOT_HYPER_HEAD || slot == SLOT_HYPER_ATTN || slot == SLOT_HYPER_MLP;
 }
 
 /* A router is small, and what it chooses matters more than any digit. What a GGUF file has no weight holds as it is, and with

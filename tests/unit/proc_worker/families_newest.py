@@ -32,7 +32,7 @@ SAVED = {**{k: MISSING for k in ("att_impl_type", "attention_other_setting", "mo
          "mtp_layer_types": KINDS[4:], "mtp_mlp_layer_types": ["sparse"], "n_routed_experts": 8, "num_experts_per_tok": 3, "num_key_value_heads": 2,
          "num_nextn_predict_layers": 1, "num_sliding_attention_heads": 6, "output_router_logits": False,
          "per_layer_config": {"1": {"num_attention_heads": 6}, "2": {"num_attention_heads": 8}}, "query_pre_attn_scalar": 20, "swiglu_limits": [0.5] * 4,
-         "rope_parameters": {"full_attention": {**PLAIN, **YARN, "partial_rotary_factor": 0.67}, "sliding_attention": {**PLAIN, "partial_rotary_factor": 0.34}},
+         "rope_parameters": {"full_attention": {**PLAIN, **YARN, "rope_type": "yarn", "partial_rotary_factor": 0.67}, "sliding_attention": {**PLAIN, "partial_rotary_factor": 0.34}},
          "swiglu_limits_shared": None}
 
 
@@ -128,7 +128,38 @@ def bailing():
                   "vocab_size": 97, "kv_lora_rank": 18, "qk_nope_head_dim": 9, "qk_rope_head_dim": 6, "v_head_dim": 11}
 
 
-MODELS = {"bailing_hybrid": (BAILING, bailing)}
+HY4 = {**{k: v for k, v in COMMON.items() if k != "rope_theta"}, "architectures": ["HYV4ForCausalLM"], "model_type": "hy_v4", "attention_bias": False, "hc_eps": 1e-6,
+       "hc_magnitude": 2.0, "hc_mult": 4, "head_dim": 10, "index_head_dim": 16, "index_n_heads": 2, "index_topk": 100, "kv_lora_rank": 22, "learnable_sink_init": 0.0,
+       "mlp_layer_types": ["dense", "sparse", "sparse"], "moe_intermediate_size": 20, "n_group": 1, "n_routed_experts": 8, "n_shared_experts": 1,
+       "norm_topk_prob": True, "num_experts_per_tok": 3, "num_key_value_heads": 4, "output_router_logits": False, "pad_token_id": 0, "q_lora_rank": 26,
+       "qk_nope_head_dim": 14, "qk_rope_head_dim": 10, "rope_parameters": PLAIN, "routed_scaling_factor": 2.827, "swiglu_limit": 10.0, "tie_word_embeddings": False,
+       "topk_group": 1, "v_head_dim": 12}
+
+
+def hy4():
+    yield "none", {}
+    yield "saved", {"indexer_types": ["full", "full", "shared"], "layer_types": ["indexed_attention"] * 3, "qk_head_dim": 24}
+    yield "limit", {"swiglu_limit": 0.3}
+    yield "streams-two", {"hc_mult": 2, "hc_magnitude": 0.7, "hc_eps": 0.125}
+    yield "streams-one", {"hc_mult": 1}
+    yield "streams-many", {"hc_mult": 8}
+    yield "dense", {"mlp_layer_types": ["dense"] * 3}
+    yield "deep", {"num_hidden_layers": 9, "mlp_layer_types": MISSING}
+    yield "one-layer", {"num_hidden_layers": 1, "mlp_layer_types": ["sparse"]}
+    yield "narrow", {"kv_lora_rank": 6, "v_head_dim": 19, "qk_nope_head_dim": 34}
+    yield "shared-more", {"n_shared_experts": 3, "norm_topk_prob": False, "routed_scaling_factor": 1.0}
+    yield "groups", {"n_group": 4, "topk_group": 2, "n_routed_experts": 16}
+    yield "yarn", {"rope_parameters": {**PLAIN, **YARN, "rope_type": "yarn", "mscale": 0.7, "mscale_all_dim": 0.9}}
+    yield "eps", {"rms_norm_eps": 1e-3}
+    yield "tied", {"tie_word_embeddings": True}
+    yield "defaults", {k: MISSING for k in ("attention_bias", "hc_eps", "hc_magnitude", "hc_mult", "head_dim", "index_head_dim", "index_n_heads", "index_topk", "mlp_layer_types",
+                                            "n_group", "n_shared_experts", "norm_topk_prob", "num_key_value_heads", "rms_norm_eps", "rope_parameters", "routed_scaling_factor",
+                                            "swiglu_limit", "tie_word_embeddings", "topk_group")}
+    yield "odd", {"hidden_size": 54, "num_attention_heads": 6, "num_key_value_heads": 6, "intermediate_size": 69, "moe_intermediate_size": 21, "vocab_size": 97,
+                  "kv_lora_rank": 18, "qk_nope_head_dim": 9, "qk_rope_head_dim": 6, "head_dim": 6, "v_head_dim": 11, "hc_mult": 3}
+
+
+MODELS = {"bailing_hybrid": (BAILING, bailing), "hy_v4": (HY4, hy4)}
 SAVES = [("bf16", {"dtype": "bfloat16"}), ("sharded", {"shards": 3})]
 
 
@@ -136,7 +167,7 @@ def model_cases():
     for family, (usual, variants) in MODELS.items():
         for name, changes in variants():
             yield "%s/%s" % (family, name), family, {k: v for k, v in {**usual, **changes}.items() if v is not MISSING}, {"ranks": 3} if name == "odd" else {}
-        for name, save in SAVES:
+        for name, save in SAVES + ([("raw", {"raw": True})] if family == "hy_v4" else []):
             yield "%s/save-%s" % (family, name), family, {**usual, "torch_dtype": save.get("dtype", "float32")}, save
 
 

@@ -104,3 +104,33 @@ Test(config_newest, every_so_many_layers_of_ling_attend_to_latents_and_the_other
 	ling_refused("\"tie_word_embeddings\": true", ERR_UNSUPPORTED, "\"tie_word_embeddings\" must be false for " LING);
 	said_refused("KimiLinearForCausalLM", LING_SIZES, "\"q_lora_rank\": null, \"kda_safe_gate\": true", ERR_FORMAT, "\"linear_attn_config\" is missing");
 }
+
+#define HY4 "HYV4ForCausalLM"
+#define HY4_SIZES                                                                                                                   \
+	"\"vocab_size\": 64, \"hidden_size\": 48, \"intermediate_size\": 80, \"num_hidden_layers\": 3, \"num_attention_heads\": 4, "     \
+	"\"max_position_embeddings\": 4096, \"kv_lora_rank\": 16, \"q_lora_rank\": 20, \"qk_nope_head_dim\": 12, \"qk_rope_head_dim\": 8, " \
+	"\"v_head_dim\": 10, \"n_routed_experts\": 8, \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 24"
+#define hy4(more)			said_good(&c, HY4, HY4_SIZES, more)
+#define hy4_refused(more, error, text) said_refused(HY4, HY4_SIZES, more, error, text)
+
+Test(config_newest, streams_of_hy4_are_gated)
+{
+	hy4("");
+	cr_assert(c.hyper.streams == 4 && c.hyper.magnitude == 2 && c.hyper.eps == 1e-6f && c.limited && c.expert_limits[1].gate == 10 && c.expert_limits[1].up == 10);
+	cr_assert(c.mlp_limits[1].up == 0 && c.output_gate && !c.gate_by_head && !c.interleaved && c.latent.q_rank == 20 && c.router.scale == 2.827f && c.router.sigmoid);
+	cr_assert(!(c.layer_flags[0] & LAYER_EXPERTS) && c.layer_flags[1] & LAYER_EXPERTS && c.layer_flags[2] & LAYER_EXPERTS && c.shared_intermediate == 24);
+	cr_assert(c.context_max == 2048 && !strcmp(c.context_bound, "index_topk"));
+	hy4("\"hc_mult\": 2, \"hc_magnitude\": 0.5, \"hc_eps\": 0.25, \"swiglu_limit\": 3, \"index_topk\": 8192, \"mlp_layer_types\": [\"sparse\", \"dense\", \"sparse\"], "
+	    "\"indexer_types\": [\"full\", \"shared\", \"shared\"], \"layer_types\": [\"indexed_attention\", \"indexed_attention\", \"indexed_attention\"]");
+	cr_assert(c.hyper.streams == 2 && c.hyper.magnitude == 0.5f && c.hyper.eps == 0.25f && c.expert_limits[0].up == 3 && c.context_max == 4096 && !c.context_bound);
+	cr_assert(c.layer_flags[0] & LAYER_EXPERTS && !(c.layer_flags[1] & LAYER_EXPERTS));
+	hy4_refused("\"hc_mult\": 9", ERR_INVALID, "\"hc_mult\" is 9; it must be 1 to 8");
+	hy4_refused("\"hc_magnitude\": 0", ERR_FORMAT, "\"hc_magnitude\" must be a number above 0");
+	hy4_refused("\"hc_eps\": -1", ERR_FORMAT, "\"hc_eps\" must be a number above 0");
+	hy4_refused("\"swiglu_limit\": 0", ERR_FORMAT, "\"swiglu_limit\" must be a number above 0");
+	hy4_refused("\"hidden_act\": \"gelu\"", ERR_UNSUPPORTED, "\"hidden_act\" is 'gelu'; of a " HY4 " it must be silu");
+	hy4_refused("\"attention_bias\": true", ERR_UNSUPPORTED, "\"attention_bias\" is set");
+	hy4_refused("\"first_k_dense_replace\": 2", ERR_UNSUPPORTED, "\"first_k_dense_replace\" is set");
+	hy4_refused("\"rope_interleave\": true", ERR_UNSUPPORTED, "\"rope_interleave\" is set");
+	said_refused("DeepseekV3ForCausalLM", HY4_SIZES, "\"n_group\": 1, \"topk_group\": 1, \"hc_mult\": 4", ERR_UNSUPPORTED, "\"hc_mult\" is set, which is not supported for DeepseekV3ForCausalLM");
+}
