@@ -32,6 +32,7 @@ static const struct {
 	{"GraniteDoclingForConditionalGeneration", "granite_docling_text", "GraniteForCausalLM", .headless = true},
 	{"HCXVisionV2ForCausalLM", "hyperclovax", "HyperCLOVAXForCausalLM", .headless = true},
 	{"HyperCLOVAXVisionV2ForConditionalGeneration", "hyperclovax", "HyperCLOVAXForCausalLM", .headless = true},
+	{"HYV4VLForConditionalGeneration", "hy_v4_vl_text", "HYV4VLTextModel"},
 	{"Idefics3ForConditionalGeneration", "llama", "LlamaForCausalLM"},
 	{"InternVLForConditionalGeneration", "qwen2", "Qwen2ForCausalLM", .headless = true},
 	{"InternVLForConditionalGeneration", "qwen3", "Qwen3ForCausalLM", .headless = true},

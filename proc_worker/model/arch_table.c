@@ -51,6 +51,15 @@ enum {
 	.latent = true, .interleaved = true, .rope_theta = 10000, \
 	.router_sigmoid = true, .router_sum_plus = 1e-20f, .dense_layers = 3, .routed_scale = 2.5f, .shared_experts = 1
 
+/* Of two, which differ in how pairs lie. */
+#define HY4_ARCH(name, ...) \
+	{name, HY_V4, COUNT_OF(HY_V4), ARCH_EXPERTS_OWN, \
+	 .fields = {{"n_routed_experts", "num_experts"}, {"num_local_experts", "num_experts"}}, \
+	 .own = {"n_shared_experts", "norm_topk_prob", "n_group", "topk_group", "routed_scaling_factor", "mlp_layer_types", "index_topk", "hc_mult", "hc_magnitude", \
+		 "hc_eps", "swiglu_limit"}, \
+	 .latent = true, .hyper = true, .output_gate = true, .rope_theta = 10000, .norm_eps = 1e-5f, \
+	 .router_sigmoid = true, .router_sum_plus = 1e-20f, .dense_layers = 1, .routed_scale = 2.827f, .shared_experts = 1, __VA_ARGS__}
+
 /* Of two kinds of norms. */
 #define COHERE2_MOE_ARCH(name, ...) \
 	{name, COHERE2_MOE, COUNT_OF(COHERE2_MOE), \
@@ -292,12 +301,7 @@ static const struct arch ARCHS[] = {
 		 "moe_router_enable_expert_bias", "moe_router_use_sigmoid"},
 	 .head_dim = 128, .kv_heads = 8, .rope_theta = 11158840, .norm_eps = 1e-5f,
 	 .router_sigmoid = true, .router_sum_plus = 1e-20f, .dense_layers = 1, .routed_scale = 2.826f, .shared_experts = 1},
-	{"HYV4ForCausalLM", HY_V4, COUNT_OF(HY_V4), ARCH_EXPERTS_OWN,
-	 .fields = {{"n_routed_experts", "num_experts"}, {"num_local_experts", "num_experts"}},
-	 .own = {"n_shared_experts", "norm_topk_prob", "n_group", "topk_group", "routed_scaling_factor", "mlp_layer_types", "index_topk", "hc_mult", "hc_magnitude", "hc_eps",
-		 "swiglu_limit"},
-	 .latent = true, .hyper = true, .output_gate = true, .rope_theta = 10000, .norm_eps = 1e-5f,
-	 .router_sigmoid = true, .router_sum_plus = 1e-20f, .dense_layers = 1, .routed_scale = 2.827f, .shared_experts = 1},
+	HY4_ARCH("HYV4ForCausalLM", .interleaved = false),
 	{"HunYuanMoEV1ForCausalLM", HUNYUAN_MOE, COUNT_OF(HUNYUAN_MOE), ARCH_ATTENTION_BIAS | ARCH_HEAD_NORMS | ARCH_EXPERTS_ALL,
 	 .fields = {{"attention_head_dim", "head_dim"}, {"moe_topk", "num_experts_per_tok"}},
 	 .own = {"alpha", "norm_type", "norm_topk_prob", "use_mixed_mlp_moe", "capacity_factor"},
@@ -540,6 +544,7 @@ static const struct arch ARCHS[] = {
 	 .own = {"interleaved"}, .part = true, .experts_norm = true, .kv_heads = 4, .rope_theta = 1000000},
 	{"Qwen3VLMoeTextModel", QWEN3_VL_MOE, COUNT_OF(QWEN3_VL_MOE), QWEN3_TRAITS | ARCH_EXPERTS_SOME,
 	 .part = true, .whole_experts = true, .experts_norm = true, .kv_heads = 16, .rope_theta = 500000},
+	HY4_ARCH("HYV4VLTextModel", .part = true, .interleaved = true),
 	{"Glm4vTextModel", GLM4, COUNT_OF(GLM4), ARCH_ATTENTION_BIAS | ARCH_PARTIAL_ROTARY,
 	 .own = {"attention_bias"}, .part = true, .interleaved = true, .kv_heads = 2, .rope_theta = 10000, .norm_eps = 1e-5f, .attention_bias = true},
 	{"GlmOcrTextModel", GLM4, COUNT_OF(GLM4), ARCH_PARTIAL_ROTARY,

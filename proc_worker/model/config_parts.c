@@ -20,6 +20,10 @@ static const struct {
 	{"granite_docling_text", "{\"vocab_size\": 133800, \"hidden_size\": 1024, \"intermediate_size\": 2048, \"num_hidden_layers\": 28, "
 				 "\"num_attention_heads\": 16, \"num_key_value_heads\": 4, \"max_position_embeddings\": 32768, \"rms_norm_eps\": 1e-05, "
 				 "\"embedding_multiplier\": 12.0, \"residual_multiplier\": 0.263, \"attention_multiplier\": 0.015625, \"logits_scaling\": 4.0}"},
+	{"hy_v4_vl_text", "{\"vocab_size\": 120832, \"hidden_size\": 6144, \"intermediate_size\": 18432, \"num_hidden_layers\": 78, "
+			  "\"num_attention_heads\": 64, \"max_position_embeddings\": 262144, \"rms_norm_eps\": 1e-05, \"num_experts\": 256, "
+			  "\"num_experts_per_tok\": 8, \"moe_intermediate_size\": 2048, \"q_lora_rank\": 2048, \"kv_lora_rank\": 512, "
+			  "\"qk_nope_head_dim\": 192, \"qk_rope_head_dim\": 64, \"v_head_dim\": 256}"},
 	{"lfm2", "{\"vocab_size\": 65536, \"hidden_size\": 2560, \"intermediate_size\": 12288, \"num_hidden_layers\": 32, "
 		 "\"num_attention_heads\": 32, \"max_position_embeddings\": 128000, \"rms_norm_eps\": 1e-05}"},
 	{"llama", "{\"vocab_size\": 32000, \"hidden_size\": 4096, \"intermediate_size\": 11008, \"num_hidden_layers\": 32, "

@@ -472,6 +472,9 @@ static const struct {
 	{".hc_pre.hc_attn_layer.hc_", ".attn_hc."}, /* of Hy4; what transformers saves has other gates under its name of those of heads as well */
 	{".hc_pre.hc_mlp_layer.hc_", ".ffn_hc."},
 	{".hc_pre.hc_head.hc_head_", ".hc_head.hc_"},
+	{".hc_head.hc_pre.hc_head_", ".hc_head.hc_"},
+	{".hc_attn_layer.hc_pre.hc_", ".attn_hc."},
+	{".hc_mlp_layer.hc_pre.hc_", ".ffn_hc."},
 	{".learnable_sink_param", ".sinks"},
 	{".linear_gate.", ".gate_proj."},
 	{".moe.gate.", ".mlp.gate."}, /* of Step 3.5 */

@@ -380,7 +380,7 @@ nanochat/none nanochat/odd apertus1p5_text/none apertus1p5_text/odd apertus1p5_t
 kolibri1/none kolibri1/odd kolibri1/no-norm muse_glimmer/muse_glimmer_text-hub muse_glimmer/muse_glimmer_text-odd
 ernie4_5_vl_moe/ernie4_5_vl_moe_text-hub ernie4_5_vl_moe/ernie4_5_vl_moe_text-odd
 laguna/none laguna/per-element laguna/odd laguna/save-raw
-bailing_hybrid/none bailing_hybrid/q-rank bailing_hybrid/odd hy_v4/limit hy_v4/odd hy_v4/save-raw step3p5/none step3p5/odd step3p7/step3p5-raw""".split()
+bailing_hybrid/none bailing_hybrid/q-rank bailing_hybrid/odd hy_v4/limit hy_v4/odd hy_v4/save-raw step3p5/none step3p5/odd step3p7/step3p5-raw hy_v4_vl/hy_v4_vl_text-raw""".split()
 
 
 def kept_tensors(model, config, folder):

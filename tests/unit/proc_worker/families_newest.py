@@ -7,6 +7,12 @@ from families_fields import COMMON, LLAMA3, MISSING, YARN
 KINDS = ["full_attention", "sliding_attention", "sliding_attention", "full_attention", "sliding_attention"]
 PLAIN = {"rope_type": "default", "rope_theta": 10000.0}
 VISION = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28, "patch_size": 14}
+HY4 = {**{k: v for k, v in COMMON.items() if k != "rope_theta"}, "architectures": ["HYV4ForCausalLM"], "model_type": "hy_v4", "attention_bias": False, "hc_eps": 1e-6,
+       "hc_magnitude": 2.0, "hc_mult": 4, "head_dim": 10, "index_head_dim": 16, "index_n_heads": 2, "index_topk": 100, "kv_lora_rank": 22, "learnable_sink_init": 0.0,
+       "mlp_layer_types": ["dense", "sparse", "sparse"], "moe_intermediate_size": 20, "n_group": 1, "n_routed_experts": 8, "n_shared_experts": 1,
+       "norm_topk_prob": True, "num_experts_per_tok": 3, "num_key_value_heads": 4, "output_router_logits": False, "pad_token_id": 0, "q_lora_rank": 26,
+       "qk_nope_head_dim": 14, "qk_rope_head_dim": 10, "rope_parameters": PLAIN, "routed_scaling_factor": 2.827, "swiglu_limit": 10.0, "tie_word_embeddings": False,
+       "topk_group": 1, "v_head_dim": 12}
 # As the authors' files have it: lists go on behind the four layers of the model.
 PARTS = {
     "step3p5": {**{k: v for k, v in COMMON.items() if k not in ("hidden_act", "num_key_value_heads", "tie_word_embeddings")}, "att_impl_type": "GQA",
@@ -19,10 +25,14 @@ PARTS = {
                 "share_expert_dim": 28, "sliding_window": 17, "swiglu_limits": [0.0, 0.0, 0.4, 0.6, 0.0], "swiglu_limits_shared": [0.7, 0, None, 0.5, 16],
                 "use_head_wise_attn_gate": True, "use_moe": True, "use_moe_router_bias": True, "use_rope_layers": [], "yarn_only_types": ["full_attention"],
                 "zero_centered": True},
+    "hy_v4_vl_text": {**{k: v for k, v in HY4.items() if k != "tie_word_embeddings"}, "rope_parameters": {**PLAIN, "mrope_section": [2, 2, 1]}},
 }
-WHOLES = {"step3p7": ("Step3p7", {"image_token_id": 1, "projector_bias": False, "vision_config": VISION}, ["step3p5"])}
+WHOLES = {"step3p7": ("Step3p7", {"image_token_id": 1, "projector_bias": False, "vision_config": VISION}, ["step3p5"]),
+          "hy_v4_vl": ("HYV4VL", {"image_token_id": 1, "video_token_id": 0, "vision_config": {**VISION, "out_hidden_size": 40}}, ["hy_v4_vl_text"])}
 ODD = {"step3p5": {"attention_other_setting": {"num_attention_heads": 9}, "head_dim": 20, "moe_intermediate_size": 21, "num_attention_groups": 3,
-                   "num_key_value_heads": MISSING, "share_expert_dim": 33}}
+                   "num_key_value_heads": MISSING, "share_expert_dim": 33},
+       "hy_v4_vl_text": {"head_dim": 6, "hc_mult": 3, "kv_lora_rank": 18, "moe_intermediate_size": 21, "num_key_value_heads": 6, "qk_nope_head_dim": 9,
+                         "qk_rope_head_dim": 6, "rope_parameters": {**PLAIN, "mrope_section": [1, 1, 1]}, "v_head_dim": 11}}
 # What transformers writes of the same.
 SAVED = {**{k: MISSING for k in ("att_impl_type", "attention_other_setting", "moe_every_n_layer", "moe_layer_offset", "moe_layers_enum", "moe_num_experts",
                                  "moe_router_activation", "moe_top_k", "need_fp32_gate", "norm_expert_weight", "num_attention_groups", "partial_rotary_factors",
@@ -37,6 +47,11 @@ SAVED = {**{k: MISSING for k in ("att_impl_type", "attention_other_setting", "mo
 
 
 def part_variants(part):
+    if part == "hy_v4_vl_text":
+        yield "deep", {"num_hidden_layers": 9, "mlp_layer_types": MISSING}
+        yield "limit", {"swiglu_limit": 0.3}
+        yield "defaults", {**{k: MISSING for k in PARTS[part]}, "hidden_size": 24, "intermediate_size": 20, "kv_lora_rank": 22, "max_position_embeddings": 256, "model_type": part,
+                           "moe_intermediate_size": 4, "num_attention_heads": 2, "num_hidden_layers": 2, "q_lora_rank": 26, "vocab_size": 131, "pad_token_id": 0}
     if part == "step3p5":
         yield "saved", SAVED
         yield "no-limits", {"swiglu_limits": MISSING, "swiglu_limits_shared": None}
@@ -127,13 +142,6 @@ def bailing():
     yield "odd", {"hidden_size": 54, "num_attention_heads": 6, "num_key_value_heads": 6, "head_dim": 7, "intermediate_size": 69, "moe_intermediate_size": 21,
                   "vocab_size": 97, "kv_lora_rank": 18, "qk_nope_head_dim": 9, "qk_rope_head_dim": 6, "v_head_dim": 11}
 
-
-HY4 = {**{k: v for k, v in COMMON.items() if k != "rope_theta"}, "architectures": ["HYV4ForCausalLM"], "model_type": "hy_v4", "attention_bias": False, "hc_eps": 1e-6,
-       "hc_magnitude": 2.0, "hc_mult": 4, "head_dim": 10, "index_head_dim": 16, "index_n_heads": 2, "index_topk": 100, "kv_lora_rank": 22, "learnable_sink_init": 0.0,
-       "mlp_layer_types": ["dense", "sparse", "sparse"], "moe_intermediate_size": 20, "n_group": 1, "n_routed_experts": 8, "n_shared_experts": 1,
-       "norm_topk_prob": True, "num_experts_per_tok": 3, "num_key_value_heads": 4, "output_router_logits": False, "pad_token_id": 0, "q_lora_rank": 26,
-       "qk_nope_head_dim": 14, "qk_rope_head_dim": 10, "rope_parameters": PLAIN, "routed_scaling_factor": 2.827, "swiglu_limit": 10.0, "tie_word_embeddings": False,
-       "topk_group": 1, "v_head_dim": 12}
 
 
 def hy4():

@@ -17,6 +17,7 @@ except ImportError:
 SOURCE = pathlib.Path(__file__).parents[3] / "proc_worker/model/config_parts.c"
 # Of families whose files call them otherwise.
 NAMES = {"lfm2": {"rms_norm_eps": "norm_eps"}, "glm4v_moe_text": {"num_experts": "n_routed_experts"},
+         "hy_v4_vl_text": {"num_experts": "n_routed_experts"},
          "step3p5": {"num_experts": "n_routed_experts", "shared_expert_intermediate_size": "share_expert_dim"},
          "qwen2_5_omni_text": {"rope_theta": "default_theta"}}
 EVERY = {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings"}
