@@ -97,13 +97,13 @@ static enum err check_family(const struct gpu_config *c, struct err_msg *em)
 		return err_set(em, ERR_UNSUPPORTED, "the heads of this %s have gates of another kind (gating), and their number may differ between layers; devices have no kernel for "
 						    "that: use --device cpu",
 			       a->name);
+	if (c->model->limited)
+		return err_set(em, ERR_UNSUPPORTED, "the gates of this %s have bounds; devices have no kernel for that: use --device cpu", a->name);
 	if (a->latent && c->model->output_gate)
 		return err_set(em, ERR_UNSUPPORTED, "the heads of this %s attend to latents and have gates; devices have no kernel for that: use --device cpu", a->name);
 	if (c->model->gate_by_head)
 		return err_set(em, ERR_UNSUPPORTED, "the heads of this %s have a gate each, and their number may differ between layers; devices have no kernel for that: use --device cpu",
 			       a->name);
-	if (c->model->limited)
-		return err_set(em, ERR_UNSUPPORTED, "the gates of this %s have bounds; devices have no kernel for that: use --device cpu", a->name);
 	if (a->router_by_logits)
 		return err_set(em, ERR_UNSUPPORTED, "the experts of this %s are chosen by logits with biases and weighed by scores; devices have no kernel for that: use --device cpu",
 			       a->name);

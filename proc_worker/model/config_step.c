@@ -93,6 +93,8 @@ static enum err read_other(const struct step *s, u64 *heads, struct err_msg *em)
 
 	if (!json_present(other))
 		return ERR_OK;
+	if (json_type(other) != JSON_OBJECT)
+		return err_set(em, ERR_FORMAT, "config.json: \"%s\" must be an object, found %s", name, json_type_name(other));
 	for (struct json_iter it = json_iterate(other); json_next(&it);) {
 		bool known = json_is_member(&it, "num_attention_heads") || (json_is_member(&it, "attention_type") && json_string_equals(it.value, "sliding_attention"));
 		for (size_t i = 0; i < COUNT_OF(same); i++)
@@ -110,12 +112,14 @@ static enum err read_per_layer(struct step *s, json_val own, struct err_msg *em)
 {
 	static const char name[] = "per_layer_config";
 
+	if (json_type(own) != JSON_OBJECT)
+		return err_set(em, ERR_FORMAT, "config.json: \"%s\" must be an object, found %s", name, json_type_name(own));
 	for (struct json_iter it = json_iterate(own); json_next(&it);) {
 		char *end;
-		const u64 layer = strtoull(it.key ? it.key : "", &end, 10);
+		const u64 layer = strtoull(it.key, &end, 10);
 		const bool alone = json_type(it.value) == JSON_OBJECT && json_count(it.value) == 1;
-		if (*end || layer >= s->layers || !alone || !json_uint(json_get(it.value, "num_attention_heads"), &s->heads[layer]))
-			return err_set(em, ERR_UNSUPPORTED, "config.json: \"%.32s\" of \"%s\" must be a layer's number with \"num_attention_heads\" alone", it.key ? it.key : "", name);
+		if (end == it.key || *end || layer >= s->layers || !alone || !json_uint(json_get(it.value, "num_attention_heads"), &s->heads[layer]))
+			return err_set(em, ERR_UNSUPPORTED, "config.json: \"%.32s\" of \"%s\" must be a layer's number with \"num_attention_heads\" alone", it.key, name);
 	}
 	return ERR_OK;
 }

@@ -19,6 +19,11 @@ static void check(const struct model_config *c)
 	if (c->arch->altup && (c->altup.streams < 2 || c->altup.streams > KERN_STREAMS_MAX || c->altup.active >= c->altup.streams || !c->altup.laurel_rank ||
 			       !c->input_width))
 		abort();
+	if (c->arch->hyper && (c->hyper.streams < 1 || c->hyper.streams > KERN_STREAMS_MAX || !(c->hyper.magnitude > 0) || !(c->hyper.eps > 0)))
+		abort();
+	for (u32 i = 0; i < c->layers; i++)
+		if ((c->mlp_limits[i].up > 0 || c->expert_limits[i].up > 0) && !c->limited)
+			abort();
 	const struct recurrent_config *r = &c->recurrent;
 	if (!(flags & LAYER_RECURRENT) != (r->kind == RECURRENT_NONE))
 		abort();

@@ -61,6 +61,10 @@ Test(config_newest, what_step_may_not_say_is_refused_by_name)
 	step_refused(STEP_KINDS ", \"rope_theta\": [1e4, 1e4, 2e4, 1e4]", ERR_UNSUPPORTED, "\"rope_theta\"[2] must be the number that other layers of its kind");
 	step_refused(STEP_KINDS ", \"attention_other_setting\": {\"head_dim\": 8}", ERR_UNSUPPORTED, "\"head_dim\" of \"attention_other_setting\"");
 	step_refused(STEP_KINDS ", \"per_layer_config\": {\"1\": {\"head_dim\": 8}}", ERR_UNSUPPORTED, "\"1\" of \"per_layer_config\" must be a layer's number");
+	step_refused("\"per_layer_config\": [{\"num_attention_heads\": 2}]", ERR_FORMAT, "\"per_layer_config\" must be an object, found array");
+	step_refused("\"per_layer_config\": {\"\": {\"num_attention_heads\": 2}}", ERR_UNSUPPORTED, "\"\" of \"per_layer_config\" must be a layer's number");
+	step_refused("\"attention_other_setting\": 6", ERR_FORMAT, "\"attention_other_setting\" must be an object, found ");
+	step_refused("\"moe_layers_enum\": \"-1\"", ERR_FORMAT, "\"moe_layers_enum\" must hold numbers of layers, found '-1'");
 	step_refused(STEP_KINDS ", \"rope_parameters\": {\"full_attention\": {}}", ERR_FORMAT, "\"rope_parameters\" must hold an object for each of the kinds");
 	step_refused("\"yarn_only_types\": [\"sliding_attention\"]", ERR_UNSUPPORTED, "\"yarn_only_types\" must be full_attention alone");
 	step_refused("\"layer_types\": [\"full_attention\", \"full_attention\", \"sliding_attention\", \"full_attention\"]", ERR_INVALID, "no \"sliding_window\" is in force");

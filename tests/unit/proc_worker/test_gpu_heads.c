@@ -200,3 +200,21 @@ Test(gpu_heads, what_the_kernels_cannot_is_refused_by_name, .timeout = 60)
 		       KERN_BF16, 0, "devices do not compute a KimiLinearForCausalLM, every value of whose keys fades by itself: use --device cpu");
 	expect_model_refused(GEMMA(LAYERS(2, NEAR ", " FAR) ", \"hidden_size_per_layer_input\": 24"), KERN_BF16, 0, "hidden_size_per_layer_input is 24");
 }
+
+#define STEP(more)                                                                                                                                \
+	"{\"architectures\": [\"Step3p5ForCausalLM\"], \"hidden_size\": 64, \"intermediate_size\": 32, \"vocab_size\": 64, \"num_hidden_layers\": 1, " \
+	"\"num_attention_heads\": 2, \"num_attention_groups\": 1, \"head_dim\": 32, \"max_position_embeddings\": 128, \"moe_num_experts\": 4, "      \
+	"\"moe_top_k\": 1, \"moe_intermediate_size\": 32, \"share_expert_dim\": 32" more "}"
+#define OVER_LATENTS(family, more)                                                                                                            \
+	"{\"architectures\": [\"" family "\"], \"hidden_size\": 64, \"intermediate_size\": 32, \"vocab_size\": 64, \"num_hidden_layers\": 2, "       \
+	"\"num_attention_heads\": 2, \"kv_lora_rank\": 48, \"q_lora_rank\": 32, \"qk_nope_head_dim\": 32, \"qk_rope_head_dim\": 16, "               \
+	"\"v_head_dim\": 16, \"max_position_embeddings\": 128, \"num_experts\": 16, \"num_experts_per_tok\": 1, \"moe_intermediate_size\": 32" more "}"
+
+Test(gpu_heads, gates_and_streams_of_the_newest_families_are_refused_by_name, .timeout = 60)
+{
+	expect_model_refused(STEP(""), KERN_BF16, 0, "the heads of this Step3p5ForCausalLM have a gate each");
+	expect_model_refused(STEP(", \"swiglu_limits_shared\": [7]"), KERN_BF16, 0, "the gates of this Step3p5ForCausalLM have bounds; devices have no kernel for that");
+	expect_model_refused(OVER_LATENTS("BailingHybridForCausalLM", ", \"layer_group_size\": 2"), KERN_BF16, 0,
+		       "the heads of this BailingHybridForCausalLM attend to latents and have gates; devices have no kernel for that");
+	expect_model_refused(OVER_LATENTS("HYV4ForCausalLM", ""), KERN_BF16, 0, "devices do not compute a HYV4ForCausalLM, whose residual stream is several (hc_mult)");
+}
