@@ -43,6 +43,28 @@ bool openai_embeddings_read(struct openai_request *r, const struct openai_model 
 
 /* ---------------------------------------------------------------- replies */
 
+bool openai_embedding_is_whole(const struct choice *c)
+{
+	u32 width = c->group->requests->model->embedding_width;
+
+	return width > 0 && c->prompt_logprobs.values.bytes == width * sizeof(float);
+}
+
+bool openai_embedding_check(const struct choice *c, struct api_error *e)
+{
+	const float *x = (const float *)(const void *)c->prompt_logprobs.values.data;
+
+	if (!openai_embedding_is_whole(c))
+		return api_error_set(e, 500, NULL, NULL, "The engine has lost the embedding of text %u.", c->index);
+	for (size_t i = 0; i < c->prompt_logprobs.values.bytes / sizeof(float); i++)
+		if (!isfinite(x[i]))
+			return api_error_set(e, 500, NULL, NULL,
+					     "The embedding of text %u is not a number: what the model computes is too large for it. Its weights may be "
+					     "damaged, or need another --dtype.",
+					     c->index);
+	return true;
+}
+
 /* Base 64 of RFC 4648, padded. */
 static void put_base64(struct buf *out, const u8 *data, size_t bytes)
 {

@@ -77,12 +77,50 @@ static const char *prompt_field(const struct openai_request *r)
 static void truncate_ids(struct openai_request *r, size_t first, size_t keep)
 {
 	size_t count = r->ids.count - first;
-	bool right = r->fields.has_truncation_side && strcmp(r->fields.truncation_side, "right") == 0;
+	bool usual = r->endpoint == OPENAI_EMBEDDINGS; /* the beginning of a text says most of what it is about */
+	bool right = r->fields.has_truncation_side ? strcmp(r->fields.truncation_side, "right") == 0 : usual;
 	if (count <= keep)
 		return;
 	if (!right)
 		memmove(r->ids.data + first, r->ids.data + first + count - keep, keep * sizeof(*r->ids.data));
 	r->ids.count = first + keep;
+}
+
+/* How many of the ids from `first` on the tokenizer has put in front of those of `text`, and behind them. */
+static bool special_ids(const struct openai_request *r, const struct openai_model *m, const char *text, size_t bytes, size_t first, size_t *before,
+			size_t *behind)
+{
+	const u32 *ids = r->ids.data + first;
+	size_t count = r->ids.count - first;
+	struct u32_vec plain = {0};
+	struct err_msg em;
+	bool found = tokenizer_encode(m->tokenizer, m->scratch, text, bytes, 0, &plain, &em) == ERR_OK && plain.count <= count;
+
+	*before = *behind = 0;
+	for (size_t at = 0; found && at + plain.count <= count; at++) {
+		if (plain.count && memcmp(ids + at, plain.data, plain.count * sizeof(*ids)) != 0)
+			continue;
+		*before = at;
+		*behind = count - at - plain.count;
+		break;
+	}
+	u32_vec_fini(&plain);
+	return found && *before + *behind + 1 < count;
+}
+
+/* Cuts a text within those tokens that the tokenizer has put around it: the last of them is what an embedding is made of. */
+static void truncate_text(struct openai_request *r, const struct openai_model *m, const char *text, size_t bytes, size_t first, size_t keep)
+{
+	bool left = r->fields.has_truncation_side && strcmp(r->fields.truncation_side, "left") == 0;
+	size_t count = r->ids.count - first, before, behind;
+
+	if (count <= keep || !special_ids(r, m, text, bytes, first, &before, &behind) || before + behind >= keep)
+		return;
+	size_t cut = count - keep;
+	u32 *ids = r->ids.data + first;
+	u32 *from = left ? ids + before : ids + count - behind - cut;
+	memmove(from, from + cut, (size_t)(ids + count - (from + cut)) * sizeof(*ids));
+	r->ids.count -= cut;
 }
 
 static bool truncation(const struct openai_request *r, const struct openai_model *m, size_t *keep,
@@ -146,9 +184,12 @@ static bool add_text(struct openai_request *r, const struct openai_model *m, jso
 	/* In the middle of a conversation the tokenizer's own tokens are put only where they are asked for. */
 	bool add_special = r->fields.add_special_tokens &&
 			   (!openai_session_goes_on(r) || r->fields.has_add_special_tokens);
-	return openai_encode(r, m, text, bytes, add_special,
-			     r->fields.has_truncate_prompt_tokens, e) &&
-	       add_prompt(r, m, first, text, bytes, e);
+	size_t keep = SIZE_MAX;
+	if (!openai_encode(r, m, text, bytes, add_special, r->fields.has_truncate_prompt_tokens, e) || !truncation(r, m, &keep, e))
+		return false;
+	if (r->endpoint == OPENAI_EMBEDDINGS && add_special)
+		truncate_text(r, m, text, bytes, first, keep);
+	return add_prompt(r, m, first, text, bytes, e);
 }
 
 static bool add_ids(struct openai_request *r, const struct openai_model *m, json_val v, struct api_error *e)

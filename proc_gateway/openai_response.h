@@ -6,6 +6,10 @@
 
 /* The whole reply of a group whose choices are all done. */
 void openai_response_write(struct group *g, struct buf *out);
+/* Whether all numbers of the choice's embedding have come. */
+bool openai_embedding_is_whole(const struct choice *c);
+/* False with 500 in `e`: they have not, or one is no number. */
+bool openai_embedding_check(const struct choice *c, struct api_error *e);
 /* The whole reply of /v1/embeddings, of a group whose choices are all done (openai_embeddings.c). */
 void openai_embeddings_write(const struct group *g, struct buf *out);
 /* One chunk with what the choice has not written yet; empties it. */

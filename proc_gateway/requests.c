@@ -329,6 +329,39 @@ static void choice_end(struct choice *c, const struct tercet_event *event)
 	g->done_count++;
 }
 
+static void group_refused(struct group *g, enum tercet_result code, const char *text, u32 retry_after_ms)
+{
+	struct api_error e;
+	requests_refusal(&e, code, text, retry_after_ms);
+	group_fail(g, &e);
+}
+
+static enum tercet_result submit_choice(struct choice *c, struct tercet_error *error);
+
+/* Embeddings may be lost with the process that had them, or with output that waited too long for this one: no client is told, for
+ * the same text gives the same embedding again. True: the choice begins anew, or its group is gone. */
+static bool embed_again(struct choice *c, const struct tercet_event *event)
+{
+	enum { TRIES = 8 };
+	struct group *g = c->group;
+	struct tercet_error error = {""};
+
+	if (g->request.endpoint != OPENAI_EMBEDDINGS || event->finish == TERCET_FINISH_NONE || g->gone)
+		return false;
+	if ((openai_embedding_is_whole(c) && event->finish != TERCET_FINISH_ERROR) || ++c->tries == TRIES)
+		return false;
+	LOG_WARN("EMBEDDING_AGAIN", "req=%s index=%u tries=%u reason=\"%s\"", g->id, c->index, c->tries,
+		 *event->error_text ? event->error_text : "it came incomplete");
+	prompt_logprobs_fini(&c->prompt_logprobs);
+	c->prompt_logprobs = (struct prompt_logprobs){0};
+	c->req_id = 0;
+	g->requests->choice_count--;
+	enum tercet_result result = submit_choice(c, &error);
+	if (result != TERCET_OK)
+		group_refused(g, result, error.text, 0);
+	return true;
+}
+
 static void on_output(struct choice *c, const struct tercet_event *event)
 {
 	struct group *g = c->group;
@@ -338,6 +371,8 @@ static void on_output(struct choice *c, const struct tercet_event *event)
 		group_fail_memory(g);
 		return;
 	}
+	if (embed_again(c, event))
+		return;
 	if (!c->echoed && (event->token_count > 0 || event->finish != TERCET_FINISH_NONE)) {
 		c->echoed = true;
 		choice_echo(c);
@@ -355,6 +390,10 @@ static void on_output(struct choice *c, const struct tercet_event *event)
 		group_fail(g, &e);
 		return;
 	}
+	if (c->done && g->request.endpoint == OPENAI_EMBEDDINGS && !openai_embedding_check(c, &e)) {
+		group_fail(g, &e);
+		return;
+	}
 	if (!buf_ok(&c->text) || c->tokens.failed || !tool_calls_ok(&c->tools)) {
 		group_fail_memory(g);
 		return;
@@ -363,13 +402,6 @@ static void on_output(struct choice *c, const struct tercet_event *event)
 		return;
 	if (g->done_count == g->choice_count)
 		group_complete(g);
-}
-
-static void group_refused(struct group *g, enum tercet_result code, const char *text, u32 retry_after_ms)
-{
-	struct api_error e;
-	requests_refusal(&e, code, text, retry_after_ms);
-	group_fail(g, &e);
 }
 
 /* Choices of one engine request. */

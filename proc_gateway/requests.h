@@ -56,6 +56,7 @@ struct choice {
 	f64 logprob_sum; /* of the generated tokens; where the engine lists them */
 	bool logprob_lost; /* of some it is not known */
 	bool left_out;	 /* not among the best */
+	u32 tries;	 /* of an embedding that came incomplete */
 };
 
 struct group {

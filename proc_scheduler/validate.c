@@ -193,6 +193,10 @@ static enum err check_embedding(const struct sched *s, const struct ipc_submit *
 		return s->config.headless ? err_set(em, ERR_UNSUPPORTED,
 						    "the model generates nothing: its files have no lm_head, and it gives embeddings only (/v1/embeddings)")
 					  : ERR_OK;
+	if (s->config.headless &&
+	    (m->max_tokens != 1 || m->logprobs >= 0 || m->prompt_logprobs >= 0 || m->grammar_kind || m->session_count))
+		return err_set(em, ERR_UNSUPPORTED,
+			       "the model's files have no lm_head: max_tokens must be 1, logprobs and prompt_logprobs -1, and there is no grammar and no session");
 	if (s->config.no_embeddings[0])
 		return err_set(em, ERR_UNSUPPORTED, "this server gives no embeddings: %s", s->config.no_embeddings);
 	if (width == 0)

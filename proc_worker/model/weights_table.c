@@ -359,6 +359,8 @@ static bool has_tensor(const struct weights_plan *p, const struct arch_tensor *t
 
 bool weights_tensor_applies(const struct weights_plan *p, const struct arch_tensor *t, u32 layer)
 {
+	if (t->slot == SLOT_LM_HEAD_BIAS && p->config->headless)
+		return false;
 	return (!t->stream || t->stream < p->config->altup.streams) && has_tensor(p, t, layer) && is_so_divided(p, t, layer);
 }
 

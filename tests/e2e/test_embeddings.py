@@ -5,8 +5,11 @@ import base64
 import concurrent.futures
 import json
 import math
+import os
 import pathlib
+import signal
 import struct
+import time
 
 import pytest
 
@@ -171,21 +174,55 @@ def test_a_backbone_gives_nothing_else(folders, tmp_path):
     assert status == 0 and json.loads(text)["vocab_size"] == whole["config"]["vocab_size"]
 
 
-@pytest.mark.parametrize("pooling, good", [({"pooling_mode_mean_tokens": True, "pooling_mode_lasttoken": False}, False),
-                                           ({"pooling_mode": "cls"}, False),
-                                           ({"pooling_mode_cls_token": False, "pooling_mode_lasttoken": True}, True)])
-def test_another_pooling_is_refused(tmp_path, pooling, good):
+POOLING, DENSE = "sentence_transformers.models.Pooling", "sentence_transformers.models.Dense"
+MODULES = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}, {"idx": 1, "name": "1", "path": "1_Pooling", "type": POOLING},
+           {"idx": 2, "name": "2", "path": "2_Normalize", "type": "sentence_transformers.models.Normalize"}]
+LAST = {"pooling_mode_cls_token": False, "pooling_mode_lasttoken": True}
+
+
+@pytest.mark.parametrize("files, said", [
+    ({"1_Pooling/config.json": {"pooling_mode_mean_tokens": True, "pooling_mode_lasttoken": False}}, "1_Pooling/config.json asks for 'pooling_mode_mean_tokens'"),
+    ({"1_Pooling/config.json": {"pooling_mode": "cls"}}, "1_Pooling/config.json asks for 'cls'"),
+    ({"1_Pooling/config.json": {"pooling_mode": ["mean", "lasttoken"]}}, "asks for 'several ways'"),
+    ({"1_Pooling/config.json": {}}, "asks for 'mean'"),
+    ({"modules.json": MODULES}, "modules.json names 1_Pooling/config.json, which is not there"),
+    ({"modules.json": [*MODULES, {"type": DENSE, "path": "3"}], "1_Pooling/config.json": LAST}, "modules.json has a 'sentence_transformers.models.Dense'"),
+    ({"modules.json": [{"type": POOLING, "path": "pool"}], "pool/config.json": {"pooling_mode": "mean"}}, "pool/config.json asks for 'mean'"),
+    ({"1_Pooling/config.json": {"pooling_mode": ["lasttoken"]}}, None),
+    ({"modules.json": MODULES, "1_Pooling/config.json": LAST}, None)])
+def test_another_pooling_is_refused(tmp_path, files, said):
     write_model(tmp_path, kept("llama/odd"))
-    (tmp_path / "1_Pooling").mkdir()
-    (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    for name, value in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(json.dumps(value))
     with Engine(*FLAGS, model=tmp_path) as engine:
-        if good:
+        if said is None:
             assert len(embeddings(engine.api, [[5, 6]])[0]) == 54
             return
         with pytest.raises(ApiError) as e:
             embeddings(engine.api, [[5, 6]])
-        assert e.value.status == 400 and "1_Pooling/config.json asks for" in e.value.message
+        assert e.value.status == 400 and said in e.value.message
         assert len(engine.api.greedy_ids([5, 6], 4)) == 4  # texts it has
+
+
+def test_a_text_is_cut_within_the_tokenizers_own_tokens(tmp_path):
+    for file in DEMO.iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    tokenizer = json.loads((DEMO / "tokenizer.json").read_text())
+    begin, end = ({"SpecialToken": {"id": "<|%s_of_text|>" % which, "type_id": 0}} for which in ("begin", "end"))
+    tokenizer["post_processor"]["single"] = [begin, {"Sequence": {"id": "A", "type_id": 0}}, end]
+    tokenizer["post_processor"]["special_tokens"]["<|end_of_text|>"] = {"id": "<|end_of_text|>", "ids": [4092], "tokens": ["<|end_of_text|>"]}
+    (tmp_path / "tokenizer.json").unlink()
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    text = "Once upon a time there was a house in the woods."
+    with Engine("--max-model-len", 256, model=tmp_path) as engine:
+        whole = engine.api.call("POST", "/tokenize", {"prompt": text})["tokens"]
+        assert whole[0] == 4091 and whole[-1] == 4092 and len(whole) > 9
+        for fields, tokens in (({}, whole[:5] + [4092]), ({"truncation_side": "right"}, whole[:5] + [4092]), ({"truncation_side": "left"}, [4091] + whole[-5:])):
+            assert embeddings(engine.api, text, truncate_prompt_tokens=6, **fields) == embeddings(engine.api, [tokens])
+        assert embeddings(engine.api, text, truncate_prompt_tokens=100) == embeddings(engine.api, [whole])
+        assert embeddings(engine.api, text, truncate_prompt_tokens=2) == embeddings(engine.api, [whole[:2]])  # no room for a text between
+        assert embeddings(engine.api, whole, truncate_prompt_tokens=6) == embeddings(engine.api, [whole[:6]])  # ids are what they are
 
 
 def test_a_pooling_of_a_file_in_gguf_is_refused(tmp_path):
@@ -204,15 +241,41 @@ def test_devices_refuse_them():
         assert e.value.status == 400 and "on CPUs only" in e.value.message
 
 
-def test_rows_of_too_many_numbers_are_refused_with_what_would_be_right(tmp_path):
-    wide = {"architectures": ["LlamaForCausalLM"], "hidden_size": 4096, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1,
-            "num_key_value_heads": 1, "head_dim": 2, "rms_norm_eps": 1e-5, "vocab_size": 64, "max_position_embeddings": 64, "tie_word_embeddings": True}
+def wide_model(folder, gain=0.05):
+    config = {"architectures": ["LlamaForCausalLM"], "hidden_size": 4096, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1,
+              "num_key_value_heads": 1, "head_dim": 2, "rms_norm_eps": 1e-5, "vocab_size": 64, "max_position_embeddings": 64, "tie_word_embeddings": True}
     shapes = {"input_layernorm.weight": [4096], "post_attention_layernorm.weight": [4096], "self_attn.q_proj.weight": [2, 4096], "self_attn.k_proj.weight": [2, 4096],
               "self_attn.v_proj.weight": [2, 4096], "self_attn.o_proj.weight": [4096, 2], "mlp.gate_proj.weight": [8, 4096], "mlp.up_proj.weight": [8, 4096],
               "mlp.down_proj.weight": [4096, 8]}
-    tensors = {"model.layers.0." + name: [shape, 0.05, 1.0 if len(shape) == 1 else 0.0] for name, shape in shapes.items()}
+    tensors = {"model.layers.0." + name: [shape, gain if "down" in name else 0.05, 1.0 if len(shape) == 1 else 0.0] for name, shape in shapes.items()}
     tensors.update({TIED: [[64, 4096], 0.05, 0.0], "model.norm.weight": [[4096], 0.05, 1.0]})
-    write_model(tmp_path, {"config": wide, "tensors": tensors})
+    return write_model(folder, {"config": config, "tensors": tensors})
+
+
+def test_vectors_that_are_lost_are_computed_again(tmp_path):
+    """More than the scheduler keeps for a detokenizer that begins anew."""
+    prompts = [[k % 60 + 3, k // 60 + 3] for k in range(100 if SANITIZED else 1000)]
+    with Engine(*FLAGS, "--max-num-seqs", 512, "--max-num-batched-tokens", 1024, model=wide_model(tmp_path)) as engine:
+        expected = embeddings(engine.api, prompts, encoding_format="base64")
+        detok = engine.pid_of("tercet-detok")
+        os.kill(detok, signal.SIGSTOP)
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(embeddings, engine.api, prompts, encoding_format="base64")
+            time.sleep(1)
+            os.kill(detok, signal.SIGKILL)
+            assert answer.result() == expected
+        assert SANITIZED or "EMBEDDING_AGAIN" in engine.log()
+
+
+def test_a_vector_of_what_is_no_number_is_an_error(tmp_path):
+    with Engine(*FLAGS, model=wide_model(tmp_path, gain=3e38)) as engine:
+        with pytest.raises(ApiError) as e:
+            embeddings(engine.api, [[5, 6]])
+        assert e.value.status == 500 and "not a number" in e.value.message, e.value.message
+
+
+def test_rows_of_too_many_numbers_are_refused_with_what_would_be_right(tmp_path):
+    wide_model(tmp_path)
     for rows, good in ((512, True), (513, False)):
         with Engine(*FLAGS, "--max-num-seqs", rows, model=tmp_path) as engine:
             if good:

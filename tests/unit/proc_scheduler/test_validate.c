@@ -322,6 +322,12 @@ Test(validate, without_an_lm_head_there_is_nothing_but_embeddings)
 	f = fixture_create(&c);
 	REFUSED(ERR_UNSUPPORTED, "no lm_head");
 	m.flags |= SAMPLING_EMBEDDING;
+	m.max_tokens = 2;
+	REFUSED(ERR_UNSUPPORTED, "max_tokens must be 1");
+	m.max_tokens = 1;
+	m.prompt_logprobs = 1;
+	REFUSED(ERR_UNSUPPORTED, "no lm_head");
+	m.prompt_logprobs = -1;
 	cr_assert_eq(submit(), ERR_OK, "%s", em.text);
 }
 
