@@ -1,7 +1,7 @@
 /* The door of kernels/: the op table. One args struct and one slot per op; the readable reference fills the table, stronger variants
  * overwrite their slots. Compiles as C11 and as (CUDA) C++.
  *
- * Some groups of ops have headers of their own: recurrent.h, sampling.h and streams.h; so have weights, with the types of values (weight.h), and
+ * Some groups of ops have headers of their own: indexer.h, recurrent.h, sampling.h and streams.h; so have weights, with the types of values (weight.h), and
  * what a device does between steps and layers (device_step.h).
  *
  * Shapes are row-major; "[T][H]" means T rows of H. T: tokens of a step, R: rows (sequences) of a step, V: vocabulary. On the CPU
@@ -18,6 +18,7 @@
 #include "common/err.h"
 #include "common/types.h"
 #include "kernels/device_step.h"
+#include "kernels/indexer.h"
 #include "kernels/recurrent.h"
 #include "kernels/sampling.h"
 #include "kernels/streams.h"
@@ -163,8 +164,9 @@ struct kern_kv {
 	 * layers. `gap` 0: all blocks lie in a line. */
 	u32 run;
 	size_t gap;
+	bool keys_alone; /* CPU: there is no V, and `v` is NULL */
 };
-/* Bytes of the K, and as many of the V, of one block on the CPU. */
+/* Bytes of the K, and as many of the V where there is one, of one block on the CPU. */
 size_t kern_kv_block_bytes(const struct kern_kv *kv);
 
 /* Splits qkv [T][(heads + 2 kv_heads) * head_dim], adds `bias` and applies q_norm / k_norm (RMSNorm over head_dim) where given, rotates q and
@@ -433,7 +435,7 @@ struct kern_block_copy_args {
 	X(logits) X(sample) X(logprobs) X(block_copy) X(layernorm) X(qk_squares) X(qk_norm) \
 	X(conv) X(recurrent) X(gate) X(head_matmul) X(latent_kv)
 /* Ops that devices have no kernels for; their slots are NULL there, and models that need them are refused. */
-#define KERN_CPU_OPS(X) X(lora) X(selective_scan) X(lru) X(stream_mix) X(moments)
+#define KERN_CPU_OPS(X) X(lora) X(selective_scan) X(lru) X(stream_mix) X(moments) X(index_keys) X(index_choose) X(index_gather)
 
 struct kern_ops {
 #define KERN_SLOT(op) enum err (*op)(struct kern_ctx *, const struct kern_##op##_args *);

@@ -10,21 +10,21 @@
 #endif
 
 /* For processors that none of the others is for; the references of the other ops are loops that compilers vectorize. */
-#define KERN_PORTABLE_OPS(X) X(attention, portable) X(conv, portable) X(gate, portable) X(matmul, portable) X(recurrent, portable) \
+#define KERN_PORTABLE_OPS(X) X(attention, portable) X(conv, portable) X(gate, portable) X(index_choose, portable) X(matmul, portable) X(recurrent, portable) \
 	X(selective_scan, portable)
 #define KERN_AVX2_OPS(X)                                                                         \
 	X(act_mul, avx2)                                                                         \
 	X(attention, avx2) X(embedding, avx2) X(logprobs, avx2) X(matmul, avx2) X(rmsnorm, avx2) \
 		X(rope_kv, avx2) X(sample, avx2) X(moe_combine, avx2) X(moe_matmul, avx2) X(soft_cap, avx2) X(layernorm, avx2) \
 			X(qk_squares, avx2) X(qk_norm, avx2) X(lora, avx2) X(head_matmul, avx2) X(conv, avx2) X(gate, avx2) X(recurrent, avx2) \
-				X(selective_scan, avx2) X(stream_mix, avx2) X(moments, avx2)
+				X(selective_scan, avx2) X(stream_mix, avx2) X(moments, avx2) X(index_choose, avx2)
 #define KERN_AVX_VNNI_OPS(X) X(attention, avx_vnni) X(matmul, avx_vnni)
 /* The others move bytes or work on short pieces: wider vectors gain nothing. rmsnorm waits for its lines, and is slower with them. */
 #define KERN_AVX512_OPS(X)                                                                       \
 	X(act_mul, avx512)                                                                       \
 	X(attention, avx512) X(layernorm, avx512) X(logprobs, avx512) X(lora, avx512)            \
 		X(matmul, avx512) X(rope_kv, avx512) X(soft_cap, avx512) X(conv, avx512) X(gate, avx512) X(recurrent, avx512) \
-			X(selective_scan, avx512)
+			X(selective_scan, avx512) X(index_choose, avx512)
 #define KERN_AVX512_VNNI_OPS(X) X(attention, avx512_vnni) X(matmul, avx512_vnni)
 /* Every processor with these has VNNI, too, whose products pass weights in bfloat16 on to these. */
 /* Needs VNNI and BF16 beside it, as every processor has that has tiles. */

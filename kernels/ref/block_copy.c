@@ -14,7 +14,8 @@ enum err block_copy_ref(struct kern_ctx *ctx, const struct kern_block_copy_args 
 		size_t bytes = kern_kv_block_bytes(kv);
 		for (u32 i = 0; i < a->count; i++) {
 			memcpy(kern_kv_head(kv, kv->k, a->dst[i], 0), kern_kv_head(kv, kv->k, a->src[i], 0), bytes);
-			memcpy(kern_kv_head(kv, kv->v, a->dst[i], 0), kern_kv_head(kv, kv->v, a->src[i], 0), bytes);
+			if (!kv->keys_alone)
+				memcpy(kern_kv_head(kv, kv->v, a->dst[i], 0), kern_kv_head(kv, kv->v, a->src[i], 0), bytes);
 		}
 	}
 	return ERR_OK;

@@ -213,6 +213,7 @@ void bench_all(struct check *c, const char *only)
 				bench_rope_kv(c, i, pool);
 			bench_moe(c, i, pool, only);
 			bench_recurrent(c, i, pool, only);
+			bench_index(c, i, pool, only);
 			if (WANTED(lora))
 				bench_lora(c, i, pool);
 			for (u32 t = 1; t <= 512 && (WANTED(rmsnorm) || WANTED(act_mul) || WANTED(embedding));

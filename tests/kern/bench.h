@@ -20,6 +20,7 @@ void bench_attention(struct check *c, u32 target, u32 pool, const struct bench_l
 void bench_rope_kv(struct check *c, u32 target, u32 pool);
 /* `only`: an op's name, or NULL for all. */
 void bench_moe(struct check *c, u32 target, u32 pool, const char *only);
+void bench_index(struct check *c, u32 target, u32 pool, const char *only);
 void bench_recurrent(struct check *c, u32 target, u32 pool, const char *only);
 
 /* A JSON line; flops and bytes of the op itself, 0 where they say nothing. */

@@ -105,6 +105,7 @@ void check_rope(struct check *c);
 void check_attention(struct check *c);
 void check_moe(struct check *c);
 void check_heads(struct check *c);
+void check_index(struct check *c);
 void check_lora(struct check *c);
 void check_recurrent(struct check *c);
 void check_sampling(struct check *c);

@@ -30,13 +30,14 @@ static void check_others(struct check *c)
 	check_streams(c);
 	check_rope(c);
 	check_attention(c);
+	check_index(c);
 	check_sampling(c);
 }
 
 static void check_cpu(struct check *c, bool products, bool others, bool recurrent)
 {
 	const u64 began = clock_now_ns();
-	char names[640];
+	char names[800];
 	for (u32 i = 0; i < c->target_count; i++) {
 		kern_ops_print(&c->targets[i].ops, names, sizeof(names));
 		printf("target %u: %s\n", i, names);

@@ -107,7 +107,7 @@ Test(dispatch, the_table_prints_op_and_variant)
 	cr_assert_str_eq(
 		text, "embedding=ref rmsnorm=ref matmul=ref rope_kv=ref attention=ref act_mul=ref "
 		      "moe_route=ref moe_matmul=ref moe_combine=ref soft_cap=ref logits=ref sample=ref logprobs=ref block_copy=ref "
-		      "layernorm=ref qk_squares=ref qk_norm=ref conv=ref recurrent=ref gate=ref head_matmul=ref latent_kv=ref lora=ref selective_scan=ref lru=ref stream_mix=ref moments=ref");
+		      "layernorm=ref qk_squares=ref qk_norm=ref conv=ref recurrent=ref gate=ref head_matmul=ref latent_kv=ref lora=ref selective_scan=ref lru=ref stream_mix=ref moments=ref index_keys=ref index_choose=ref index_gather=ref");
 	kern_ops_print(&ops, cut, sizeof(cut));
 	cr_assert_eq(strncmp(cut, text, sizeof(cut) - 1), 0);
 	cr_assert_eq(strlen(cut), sizeof(cut) - 1, "too long a text is cut to fit");
