@@ -19,7 +19,8 @@ static struct kern_kv layer_of(const struct kv_shape *s, u32 layer)
 	return (struct kern_kv){.dtype = s->dtype,
 				.block_size = s->block_size,
 				.kv_heads = s->by_layer ? s->by_layer[layer].kv_heads : s->kv_heads,
-				.head_dim = s->by_layer ? s->by_layer[layer].head_dim : s->head_dim};
+				.head_dim = s->by_layer ? s->by_layer[layer].head_dim : s->head_dim,
+				.keys_alone = s->by_layer && s->by_layer[layer].keys_alone};
 }
 
 static u32 own_count(const struct kv_shape *s)
@@ -31,6 +32,12 @@ static u32 own_count(const struct kv_shape *s)
 	return count;
 }
 
+/* K and V, or K alone. */
+static u32 arrays_of(const struct kern_kv *layer)
+{
+	return layer->keys_alone ? 1 : 2;
+}
+
 u64 kv_block_bytes(const struct kv_shape *shape)
 {
 	const u32 count = own_count(shape);
@@ -38,7 +45,7 @@ u64 kv_block_bytes(const struct kv_shape *shape)
 
 	for (u32 i = 0; i < count; i++) {
 		const struct kern_kv kv = layer_of(shape, i);
-		bytes += 2ull * kern_kv_block_bytes(&kv);
+		bytes += (u64)arrays_of(&kv) * kern_kv_block_bytes(&kv);
 	}
 	return bytes;
 }
@@ -81,15 +88,15 @@ static size_t lay_out(struct kv_memory *kv, char *base)
 	size_t bytes = 0;
 
 	for (u32 i = 0; i < kv->own_count; i++)
-		bytes += 2 * half_bytes(&kv->layers[i], blocks);
+		bytes += arrays_of(&kv->layers[i]) * half_bytes(&kv->layers[i], blocks);
 	for (u32 i = 0; i < kv->own_count && base; i++) {
 		struct kern_kv *layer = &kv->layers[i];
 		const size_t half = half_bytes(layer, blocks);
 		layer->run = run;
 		layer->gap = run == RUN_ALL ? 0 : bytes - blocks * kern_kv_block_bytes(layer);
 		layer->k = base;
-		layer->v = base + half;
-		base += 2 * half;
+		layer->v = layer->keys_alone ? NULL : base + half;
+		base += arrays_of(layer) * half;
 	}
 	return run == RUN_ALL ? bytes : bytes * (kv->block_count / blocks + (kv->block_count % blocks > 0));
 }

@@ -10,6 +10,7 @@
 struct kv_layer {
 	u32 kv_heads, head_dim;
 	u32 of; /* the layer whose they are: its own number, or that of an earlier one, and then it has no memory */
+	bool keys_alone; /* they are keys without values */
 };
 struct kv_shape {
 	u32 layers, kv_heads, head_dim, block_size;

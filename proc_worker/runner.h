@@ -107,7 +107,7 @@ struct runner {
 	struct runner_device *device; /* NULL: the CPU */
 	struct decoder decoder;
 	struct kv_shape kv_shape;
-	struct kv_layer *kv_layers; /* [layers] where they differ, or NULL */
+	struct kv_layer *kv_layers; /* [kv_shape.layers] where they differ, or NULL */
 	struct kv_memory kv;
 	struct state_memory states; /* of recurrent layers, for each row of the batch; with a device without memory */
 	struct batch_state *batch;

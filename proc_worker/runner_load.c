@@ -11,6 +11,7 @@
 #include "common/region.h"
 #include "common/step_digest.h"
 #include "proc_worker/host_memory.h"
+#include "proc_worker/model/indexer.h"
 #include "proc_worker/model/latent.h"
 #include "proc_worker/model/lru.h"
 #include "proc_worker/model/recurrent.h"
@@ -239,11 +240,12 @@ static enum err make_decoder(struct runner *r, struct err_msg *em)
 				   .collectives = r->collectives,
 				   .loras = &r->loras,
 				   .states = &r->states,
+				   .context_max = r->max_model_len,
 				   .tokens_max = tokens,
 				   .logit_rows_max =
 					   samples < tokens ? samples : tokens}; /* each is behind a token that runs */
 	struct kern_limits limits = {.tokens = tokens,
-				     .rows = rows,
+				     .rows = r->model.index.top && rows < INDEXER_QUERIES ? INDEXER_QUERIES : rows,
 				     .heads = r->shard.heads,
 				     .kv_heads = r->shard.kv_heads,
 				     .head_dim = r->model.head_dim,
@@ -395,7 +397,7 @@ static enum err make_inputs(struct runner *r, struct err_msg *em)
 
 static void log_loaded(const struct runner *r)
 {
-	char variants[640], types[256];
+	char variants[800], types[256];
 
 	model_weights_types(&r->weights, types, sizeof(types));
 	kern_ops_print(&r->ops, variants, sizeof(variants));

@@ -34,6 +34,8 @@ static enum err decide_length(struct runner *r, struct err_msg *em)
 	if (r->model.context_bound && r->config.rank == 0)
 		LOG_WARN("CONTEXT_BOUNDED", "max_model_len=%u %s=%u reason=\"behind so many tokens a %s computes in another way, which is not supported\"",
 			 r->max_model_len, r->model.context_bound, r->model.context_max, r->model.arch->name);
+	if (r->max_model_len <= r->model.index.top)
+		model_drop_index(&r->model);
 	return ERR_OK;
 }
 
@@ -92,10 +94,33 @@ static void decide_kv_scales(struct runner *r)
 		r->kv_shape.dtype = KERN_BF16;
 }
 
+/* Of models whose layers' heads differ, or some of which have no keys and values, or have keys of an indexer, which are behind the others. */
+static enum err describe_kv(struct runner *r, struct err_msg *em)
+{
+	const struct model_config *m = &r->model;
+	const u32 count = m->index.top ? 2 * m->layers : m->layers;
+
+	free(r->kv_layers);
+	r->kv_layers = NULL;
+	if (!m->arch->global_heads && !m->arch->altup && !m->arch->by_layer && !m->recurrent.kind && !m->index.top)
+		return ERR_OK;
+	r->kv_layers = calloc(count, sizeof(*r->kv_layers));
+	if (!r->kv_layers)
+		return err_set(em, ERR_NO_MEMORY, "out of memory");
+	for (u32 i = 0; i < m->layers; i++)
+		r->kv_layers[i] = model_attends(m, i) ? (struct kv_layer){.kv_heads = model_shard_kv_heads(&r->shard, m, i),
+									 .head_dim = model_head_dim(m, i),
+									 .of = model_kv_layer(m, i)}
+						      : (struct kv_layer){.of = i};
+	for (u32 i = m->layers; i < count; i++)
+		r->kv_layers[i] = (struct kv_layer){.kv_heads = model_chooses(m, i - m->layers), .head_dim = m->index.width, .keys_alone = true, .of = i};
+	return ERR_OK;
+}
+
 static void decide_types(struct runner *r)
 {
 	decide_dtype(r);
-	r->kv_shape = (struct kv_shape){.layers = r->model.layers,
+	r->kv_shape = (struct kv_shape){.layers = r->model.index.top ? 2 * r->model.layers : r->model.layers,
 					.kv_heads = r->shard.kv_heads,
 					.head_dim = r->model.head_dim,
 					.block_size = r->config.limits.block_size,
@@ -126,6 +151,27 @@ static void log_dtype(const struct runner *r)
 					   "keeps all bits of a checkpoint in float16\"");
 }
 
+/* Devices have no indexer: their contexts are those of which all tokens are chosen. */
+static enum err bound_index(struct runner *r, struct err_msg *em)
+{
+	const u32 top = r->model.index.top, wanted = r->config.limits.max_model_len;
+
+	if (wanted > top)
+		return err_set(em, ERR_INVALID,
+			       "--max-model-len %u is more than \"index_topk\" %u (config.json), behind which a %s attends to tokens that it chooses, which is "
+			       "computed on CPUs alone: lower it, or use --device cpu",
+			       wanted, top, r->model.arch->name);
+	model_drop_index(&r->model);
+	r->model.context_max = top;
+	r->model.context_bound = "index_topk";
+	enum err e = decide_length(r, em);
+	if (!e)
+		e = describe_kv(r, em);
+	if (!e)
+		decide_types(r);
+	return e;
+}
+
 /* A device computes in types of its own, so it is chosen first; and whether it can compute this model depends on them. */
 static enum err decide_device(struct runner *r, struct err_msg *em)
 {
@@ -145,6 +191,8 @@ static enum err decide_device(struct runner *r, struct err_msg *em)
 	decide_types(r);
 	if (r->device)
 		e = runner_device_check(r, em);
+	if (!e && r->device && r->model.index.top)
+		e = bound_index(r, em);
 	if (!e && !r->device)
 		decide_types(r);
 	if (!e)
@@ -155,22 +203,6 @@ static enum err decide_device(struct runner *r, struct err_msg *em)
 }
 
 /* ---------------------------------------------------------------- the model */
-
-/* Of models whose layers' heads differ, or some of which have no keys and values. */
-static enum err describe_kv(struct runner *r, struct err_msg *em)
-{
-	if (!r->model.arch->global_heads && !r->model.arch->altup && !r->model.arch->by_layer && !r->model.recurrent.kind)
-		return ERR_OK;
-	r->kv_layers = calloc(r->model.layers, sizeof(*r->kv_layers));
-	if (!r->kv_layers)
-		return err_set(em, ERR_NO_MEMORY, "out of memory");
-	for (u32 i = 0; i < r->model.layers; i++)
-		r->kv_layers[i] = model_attends(&r->model, i) ? (struct kv_layer){.kv_heads = model_shard_kv_heads(&r->shard, &r->model, i),
-								   .head_dim = model_head_dim(&r->model, i),
-								   .of = model_kv_layer(&r->model, i)}
-					       : (struct kv_layer){.of = i};
-	return ERR_OK;
-}
 
 enum err runner_read_model(struct runner *r, struct err_msg *em)
 {

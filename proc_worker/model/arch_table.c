@@ -57,7 +57,7 @@ enum {
 	 .fields = {{"n_routed_experts", "num_experts"}, {"num_local_experts", "num_experts"}}, \
 	 .own = {"n_shared_experts", "norm_topk_prob", "n_group", "topk_group", "routed_scaling_factor", "mlp_layer_types", "index_topk", "hc_mult", "hc_magnitude", \
 		 "hc_eps", "swiglu_limit"}, \
-	 .latent = true, .hyper = true, .output_gate = true, .rope_theta = 10000, .norm_eps = 1e-5f, \
+	 .latent = true, .hyper = true, .index_bounded = true, .output_gate = true, .rope_theta = 10000, .norm_eps = 1e-5f, \
 	 .router_sigmoid = true, .router_sum_plus = 1e-20f, .dense_layers = 1, .routed_scale = 2.827f, .shared_experts = 1, __VA_ARGS__}
 
 /* Of two kinds of norms. */
@@ -379,9 +379,10 @@ static const struct arch ARCHS[] = {
 	 .latent = true, .interleaved = true, .rope_theta = 10000, .norm_eps = 1e-6f,
 	 .router_sigmoid = true, .router_sum_plus = 1e-20f, .dense_layers = 3, .groups = 8, .groups_top = 4, .routed_scale = 2.5f,
 	 .shared_experts = 1},
-	{"DeepseekV32ForCausalLM", DEEPSEEK_V3, COUNT_OF(DEEPSEEK_V3), ARCH_ATTENTION_BIAS | ARCH_EXPERTS_OWN, INDEXED_MEMBERS,
-	 .norm_eps = 1e-6f, .groups = 8, .groups_top = 4},
-	{"GlmMoeDsaForCausalLM", DEEPSEEK_V3, COUNT_OF(DEEPSEEK_V3), ARCH_ATTENTION_BIAS | ARCH_EXPERTS_OWN, INDEXED_MEMBERS, .norm_eps = 1e-5f},
+	{"DeepseekV32ForCausalLM", DEEPSEEK_V32, COUNT_OF(DEEPSEEK_V32), ARCH_ATTENTION_BIAS | ARCH_EXPERTS_OWN, INDEXED_MEMBERS,
+	 .index_heads = 64, .norm_eps = 1e-6f, .groups = 8, .groups_top = 4},
+	{"GlmMoeDsaForCausalLM", DEEPSEEK_V32, COUNT_OF(DEEPSEEK_V32), ARCH_ATTENTION_BIAS | ARCH_EXPERTS_OWN, INDEXED_MEMBERS,
+	 .index_heads = 32, .index_interleaved = true, .index_shared = true, .norm_eps = 1e-5f},
 	{"AXK1ForCausalLM", AXK1, COUNT_OF(AXK1), ARCH_ATTENTION_BIAS | ARCH_EXPERTS_OWN,
 	 .fields = {{"n_routed_experts", "num_experts"}, {"num_local_experts", "num_experts"}},
 	 .own = {"first_k_dense_replace", "n_shared_experts", "norm_topk_prob", "n_group", "topk_group", "routed_scaling_factor",

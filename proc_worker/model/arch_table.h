@@ -41,6 +41,12 @@ enum weight_slot {
 	SLOT_Q_B,    /* queries from what SLOT_QKV makes of them first */
 	SLOT_HEAD_K, /* one a head: from a query to what is held against latents */
 	SLOT_HEAD_V, /* one a head: from a latent to values */
+	/* Of families with "index_topk", of layers that choose: the indexer's key with its norm, its queries, and what their heads count */
+	SLOT_INDEX_K,
+	SLOT_INDEX_K_NORM,
+	SLOT_INDEX_K_NORM_BIAS,
+	SLOT_INDEX_Q,
+	SLOT_INDEX_WEIGHTS,
 	/* Of layers that keep a state, between SLOT_QKV and SLOT_ATTN_OUT: kern_conv_args, kern_recurrent_args, kern_gate_args */
 	SLOT_CONV,
 	SLOT_CONV_BIAS,
@@ -159,6 +165,10 @@ enum arch_dim {
 	DIM_HEADS_QUERY,     /* heads * what rotates and what does not */
 	DIM_HEADS_VALUE,     /* heads * DIM_HEAD_VALUE */
 	DIM_HEADS_KEY_VALUE, /* heads * both */
+	/* Of families with "index_topk": */
+	DIM_INDEX, /* values of the indexer's key */
+	DIM_INDEX_HEADS,
+	DIM_INDEX_QUERIES, /* its heads * its values */
 	/* Of families with `recurrent`, of layers that keep a state: */
 	DIM_TAPS,
 	DIM_CHANNELS, /* of RECURRENT_CONV: "hidden_size" */
@@ -233,6 +243,7 @@ enum arch_when {
 	WHEN_LM_HEAD_BIAS,   /* "lm_head_bias" is true */
 	WHEN_Q_RANK,	     /* "q_lora_rank" is a number */
 	WHEN_NO_Q_RANK,	     /* it is null */
+	WHEN_INDEX,	     /* layers that choose tokens, of models that do */
 	/* Of families with `recurrent`: layers of attention, and layers that keep a state; of these where products and convolution have biases. */
 	WHEN_ATTENTION,
 	WHEN_RECURRENT,
@@ -399,6 +410,10 @@ struct arch {
 	bool positions;		/* SLOT_POSITIONS instead of rotary embeddings */
 	bool latent; /* heads share one latent and one rotated key ("kv_lora_rank", "qk_rope_head_dim"): latent.h */
 	bool interleaved;	/* rotary embeddings turn neighbours, not halves */
+	bool index_interleaved; /* of families with "index_topk": those of the indexer do, where "indexer_rope_interleave" says nothing */
+	bool index_bounded; /* likewise: served up to so long a context, within which all tokens are chosen */
+	bool index_shared; /* likewise: layers may take over what others have chosen ("indexer_types") */
+	u32 index_heads;   /* "index_n_heads" */
 	bool backwards;		/* they turn the other way */
 	bool quarters;		/* its tensors have GROUPS_FOUR */
 	const char *rope_stated; /* "rope_scaling" must be there, as here: without one others take numbers that no file has; NULL: it need not */

@@ -190,6 +190,17 @@ static const struct arch_tensor DEEPSEEK_V3[] = {
 	EMBEDDINGS, NORMS, LATENT_ATTENTION, MLP, EXPERTS_AND_SHARED, MLP_CHOICE_BIAS,
 };
 
+/* With what chooses tokens, whole on every rank: all choose the same. */
+#define INDEXER_TENSORS \
+	{SLOT_INDEX_K, ATTENTION "indexer.wk.weight", DIM_INDEX, DIM_HIDDEN, SPLIT_NONE, WHEN_INDEX}, \
+	{SLOT_INDEX_K_NORM, ATTENTION "indexer.k_norm.weight", DIM_INDEX, DIM_NONE, SPLIT_NONE, WHEN_INDEX}, \
+	{SLOT_INDEX_K_NORM_BIAS, ATTENTION "indexer.k_norm.bias", DIM_INDEX, DIM_NONE, SPLIT_NONE, WHEN_INDEX}, \
+	{SLOT_INDEX_Q, ATTENTION "indexer.wq_b.weight", DIM_INDEX_QUERIES, DIM_Q_RANK, SPLIT_NONE, WHEN_INDEX}, \
+	{SLOT_INDEX_WEIGHTS, ATTENTION "indexer.weights_proj.weight", DIM_INDEX_HEADS, DIM_HIDDEN, SPLIT_NONE, WHEN_INDEX}
+static const struct arch_tensor DEEPSEEK_V32[] = {
+	EMBEDDINGS, NORMS, LATENT_ATTENTION, INDEXER_TENSORS, MLP, EXPERTS_AND_SHARED, MLP_CHOICE_BIAS,
+};
+
 /* Norms behind the experts, but not behind the MLPs of layers without, though files have some; and experts chosen by their scores alone. */
 static const struct arch_tensor AXK1[] = {
 	EMBEDDINGS, NORMS, LATENT_ATTENTION, MLP, EXPERTS_AND_SHARED,

@@ -405,6 +405,16 @@ enum err model_config_read(struct model_config *c, const char *dir, struct err_m
 	return e;
 }
 
+void model_drop_index(struct model_config *c)
+{
+	c->index.top = 0;
+}
+
+bool model_chooses(const struct model_config *c, u32 layer)
+{
+	return c->index.top > 0 && c->index.full[layer];
+}
+
 u32 model_head_dim(const struct model_config *c, u32 layer)
 {
 	return c->layer_flags[layer] & LAYER_GLOBAL ? c->global_head_dim : c->head_dim;

@@ -82,6 +82,16 @@ struct latent_config {
 	u32 value;
 };
 
+/* Of families whose layers attend to chosen tokens (indexer.h): some score what a query may attend to, and it and those behind them attend to what scores
+ * best. Of a context that has no more tokens than that all are chosen. */
+struct index_config {
+	u32 top;   /* how many are chosen; 0: no layer chooses, all attend to all */
+	u32 heads; /* of the indexer, whose keys have `width` values and are the same for all of them */
+	u32 width;
+	bool interleaved; /* the first of these turn neighbours, not halves, as many as turn of attention's */
+	bool full[MODEL_LAYERS_MAX]; /* layers that choose; the others take over what the last one before them has chosen */
+};
+
 /* Layers with LAYER_RECURRENT. */
 struct recurrent_config {
 	enum recurrent_kind kind;
@@ -154,6 +164,7 @@ struct model_config {
 	u32 wide_intermediate; /* of layers with LAYER_WIDE */
 	u32 input_width, input_vocab; /* of what layers add of a token by itself; 0: nothing */
 	struct latent_config latent; /* zeros: heads have keys and values of their own */
+	struct index_config index; /* model_drop_index ends it */
 	struct recurrent_config recurrent; /* zeros: no layer is */
 	struct altup_config altup; /* zeros: there is one stream */
 	struct residual_share residuals[RESIDUAL_KINDS]; /* of attention, of what a layer that keeps a state has instead, and of MLPs */
@@ -220,6 +231,10 @@ MUST_CHECK enum err model_config_read(struct model_config *c, const char *dir, s
 MUST_CHECK enum err model_config_parse(struct model_config *c, const char *text, size_t bytes,
 				       struct err_msg *em);
 
+/* Has all layers attend to all tokens, of sequences that are no longer than what would be chosen. */
+void model_drop_index(struct model_config *c);
+/* Whether a layer has keys by which it chooses tokens. */
+bool model_chooses(const struct model_config *c, u32 layer);
 u32 model_head_dim(const struct model_config *c, u32 layer);
 u32 model_heads(const struct model_config *c, u32 layer);
 /* KV heads of a layer without LAYER_GLOBAL, and the width of its MLP unless that is LAYER_WIDE. */

@@ -21,33 +21,6 @@ void config_bound_context(struct model_config *c, u32 most, const char *field)
 	c->context_bound = field;
 }
 
-bool config_is_index_field(const struct arch *arch, const char *name)
-{
-	return arch_has_own(arch, "index_topk") && (!strncmp(name, "index_", 6) || !strncmp(name, "indexer_", 8));
-}
-
-enum err config_read_index(struct model_config *c, json_val v, struct err_msg *em)
-{
-	const u32 usual = 2048;
-	u32 chosen = usual;
-	json_val types = json_get(v, "layer_types");
-
-	if (!arch_has_own(c->arch, "index_topk"))
-		return ERR_OK;
-	enum err e = config_may_u32(v, "index_topk", CONFIG_CONTEXT_MAX, usual, &chosen, em);
-	if (!e && c->arch->interleaved && !c->interleaved)
-		e = err_set(em, ERR_UNSUPPORTED, "config.json: \"rope_interleave\" must be true for %s", c->arch->name);
-	if (!e && c->latent.q_rank == 0)
-		e = err_set(em, ERR_UNSUPPORTED, "config.json: \"q_lora_rank\" is null; of a %s it must be a number", c->arch->name);
-	for (struct json_iter it = json_iterate(types); !e && json_present(types) && json_next(&it);)
-		if (!json_string_equals(it.value, "indexed_attention"))
-			e = err_set(em, ERR_UNSUPPORTED, "config.json: \"layer_types\" has '%.64s'; of a %s it must be 'indexed_attention'",
-				    json_cstr(it.value, json_type_name(it.value)), c->arch->name);
-	if (!e)
-		config_bound_context(c, chosen, "index_topk");
-	return e;
-}
-
 /* null: queries are made of the stream at once. A file that says nothing may mean either. */
 static enum err read_q_rank(struct model_config *c, json_val v, struct err_msg *em)
 {

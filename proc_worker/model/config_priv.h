@@ -89,8 +89,8 @@ bool config_is_latent_field(const char *name);
 
 /* Whether it says which tokens a family whose layers attend to chosen ones chooses. */
 bool config_is_index_field(const struct arch *arch, const char *name);
-/* How many these are ("index_topk"), in such a family: within so many tokens all are chosen, so that c->context_max, with all that scales it read, is no
- * more afterwards (config_bound_context). ERR_UNSUPPORTED, ERR_FORMAT, ERR_INVALID: a field that says another arithmetic. */
+/* How such a family chooses, with `c` filled up to the sizes of latents and to `interleaved`: fills c->index. ERR_UNSUPPORTED, ERR_FORMAT, ERR_INVALID: name
+ * the field. */
 MUST_CHECK enum err config_read_index(struct model_config *c, json_val v, struct err_msg *em);
 
 /* What layers without a window have for themselves, in families with arch.global_heads: their sizes, with `c` filled up to those of

@@ -15,6 +15,7 @@
 #include "proc_worker/model/head_experts.h"
 #include "proc_worker/model/head_gate.h"
 #include "proc_worker/model/hyper.h"
+#include "proc_worker/model/indexer.h"
 #include "proc_worker/model/latent.h"
 #include "proc_worker/model/layer_inputs.h"
 #include "proc_worker/model/qk_norm.h"
@@ -181,7 +182,8 @@ static enum err attend(struct decoder *d, u32 index, const struct inputs *in, co
 		attention.tokens = in->rows;
 	}
 	if (!e)
-		e = decoder_failed(c->ops->attention(c->ctx, &attention), "attention", em);
+		e = c->model->index.top ? indexer_attend(d, index, in, kv, &attention, em)
+					: decoder_failed(c->ops->attention(c->ctx, &attention), "attention", em);
 	if (!e && c->model->arch->differential)
 		differential_combine(d, index, attention.tokens);
 	if (!e)
@@ -342,11 +344,15 @@ static enum err attention_block(struct decoder *d, u32 index, const struct input
 	}
 	if (!e && d->config.model->arch->head_experts)
 		return head_attention(d, index, in, kv, em);
+	if (!e && d->config.model->index.top) /* the indexer reads it, too */
+		e = decoder_norm_input(d, 0, tokens, em);
 	if (!e)
 		e = project(d, index, tokens, em);
 	const struct kern_matmul_args projected = decoder_product_args(d, d->qkv, false, d->input, &w->qkv, NULL, index, tokens);
 	if (!e)
 		e = latent ? latent_project(d, w, tokens, em) : decoder_adapt(d, &projected, LORA_QKV, index, 0, em);
+	if (!e && d->config.model->index.top)
+		e = indexer_project(d, index, in, kv, em);
 	if (!e)
 		e = decoder_is_recurrent(d, index) ? mix(d, index, in, kv, em) : attend(d, index, in, kv, em);
 	tokens = d->narrowed ? in->rows : tokens;

@@ -27,6 +27,7 @@ struct decoder_config {
 	u32 logit_rows_max;		 /* of one decoder_logits */
 	const struct lora_set *loras;	 /* NULL: none */
 	const struct state_memory *states; /* of recurrent layers, a slot for each row of the batch; NULL: there are none */
+	u32 context_max; /* of models with an indexer: tokens of a sequence */
 	_Atomic u64 *progress_ns;	 /* NULL, or where the time goes at which the last layer was done */
 };
 
@@ -57,6 +58,22 @@ struct hyper_memory {
 	float *picked;	/* [logit_rows_max][streams][hidden] */
 };
 
+/* Of models with an indexer: indexer.h. */
+struct indexer_memory {
+	u32 *chosen; /* [tokens of the step][top], of the last layer that chose */
+	float *keys, *normed; /* [tokens][width] */
+	float *queries, *weights; /* [tokens][heads][width], [tokens][heads] */
+	struct kern_index_query *list; /* [count], room for all tokens: the queries that choose */
+	u32 *places;		       /* [count] where in decoder.qkv each is */
+	u32 count;
+	float *scores; /* [scored_most][score_stride] */
+	size_t score_stride;
+	u32 scored_most;
+	char *gathered; /* keys and values of some queries */
+	size_t gathered_bytes;
+	u32 *starts, *contexts, *tables; /* of one call of attention */
+};
+
 struct decoder {
 	struct decoder_config config;
 	/* [tokens of the step][...] */
@@ -85,6 +102,7 @@ struct decoder {
 	struct altup_memory altup;
 	struct head_experts_memory heads;
 	struct hyper_memory hyper;
+	struct indexer_memory indexer;
 	u32 *input_ids; /* [tokens of the step] those that the table of inputs has; NULL: it has all */
 	struct lora_step lora;
 	/* [logit_rows_max, no more than tokens of the step][...] */
@@ -110,8 +128,8 @@ size_t decoder_bytes(const struct decoder_config *config);
 MUST_CHECK enum err decoder_init(struct decoder *d, const struct decoder_config *config, struct err_msg *em);
 void decoder_fini(struct decoder *d);
 
-/* Runs the tokens of a step through all layers and writes their K and V into `kv` [layers]. Errors are those
- * of the ops (ERR_DEVICE) and of the collectives. */
+/* Runs the tokens of a step through all layers and writes their K and V into `kv` [layers], of models with an indexer its keys into as many behind these.
+ * Errors are those of the ops (ERR_DEVICE) and of the collectives. */
 MUST_CHECK enum err decoder_forward(struct decoder *d, const struct inputs *in, const struct kern_kv *kv,
 				    struct err_msg *em);
 /* Logits of `count` <= logit_rows_max tokens of the last forward (of rows' last ones, if that was `last_only`): *out [count][vocab] on rank 0, NULL on the

@@ -9,6 +9,7 @@
 #include "proc_worker/model/decoder_priv.h"
 #include "proc_worker/model/head_experts.h"
 #include "proc_worker/model/hyper.h"
+#include "proc_worker/model/indexer.h"
 #include "proc_worker/model/latent.h"
 #include "proc_worker/model/lru.h"
 #include "proc_worker/model/selective.h"
@@ -59,6 +60,7 @@ static size_t lay_out(struct decoder *d, char *base, size_t tokens)
 	d->input_ids = c->model->input_vocab < c->model->vocab_size && inputs ? (u32 *)(void *)carve(base, &offset, tokens) : NULL;
 	altup_lay_out(d, base, &offset, tokens, rows);
 	hyper_lay_out(d, base, &offset, tokens, rows);
+	indexer_lay_out_kept(d, base, &offset, tokens);
 	mlp = experts = projected = gate = offset;
 	d->qkv = carve(base, &offset, tokens * widest_qkv(c->model, s));
 	d->queries = carve(base, &offset, tokens * s->heads * head_width);
@@ -66,6 +68,7 @@ static size_t lay_out(struct decoder *d, char *base, size_t tokens)
 	d->low = carve(base, &offset, latent ? tokens * latent_low_width(c->model, s) : tokens * (selected + gates));
 	d->steps = carve(base, &offset, tokens * (selected ? s->recurrent_heads : gates));
 	head_experts_lay_out(d, base, &offset, tokens);
+	indexer_lay_out(d, base, &offset, tokens);
 	d->gate_up = carve(base, &mlp, least(tokens, MLP_TOKENS) * 2 * widest);
 	d->activated = carve(base, &mlp, least(tokens, MLP_TOKENS) * widest);
 	d->inputs_projected = carve(base, &projected, tokens * inputs);

@@ -514,12 +514,12 @@ static const struct name KIMI_LINEAR[] = {
 	{NULL, NULL},
 };
 
-/* What chooses tokens, which nothing reads. */
+/* What chooses tokens. */
 static const struct name INDEXER[] = {
-	{"indexer.k_norm", NULL},
-	{"indexer.proj", NULL},
-	{"indexer.attn_k", NULL},
-	{"indexer.attn_q_b", NULL},
+	{"indexer.k_norm", "self_attn.indexer.k_norm"},
+	{"indexer.proj", "self_attn.indexer.weights_proj"},
+	{"indexer.attn_k", "self_attn.indexer.wk"},
+	{"indexer.attn_q_b", "self_attn.indexer.wq_b"},
 	{NULL, NULL},
 };
 

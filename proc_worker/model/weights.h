@@ -27,6 +27,9 @@ struct layer_weights {
 	struct kern_weight q_b;	      /* [heads * (key + rope)][q_rank], of latent attention, where qkv is [q_rank + head_dim][hidden] */
 	struct kern_weight *head_k;   /* [heads] of [latent][key] */
 	struct kern_weight *head_v;   /* [heads] of [value][latent] */
+	/* Of layers that choose tokens; all whole on every rank: */
+	struct kern_weight index_k, index_q, index_weights; /* [width][hidden], [index heads * width][q_rank], [index heads][hidden] */
+	const float *index_k_norm, *index_k_norm_bias;	    /* [width] */
 	/* Of layers with LAYER_RECURRENT, where qkv is the first product and attn_out the last one: */
 	const float *conv, *conv_bias;	     /* [taps][channels], [channels] */
 	const float *rate_log, *decay_bias;  /* [heads]; the latter of RECURRENT_KDA [heads * key_dim] */

@@ -65,6 +65,12 @@ static u32 latent_dim(const struct model_config *c, enum arch_dim d)
 		return c->heads * l->value;
 	case DIM_HEADS_KEY_VALUE:
 		return c->heads * (l->key + l->value);
+	case DIM_INDEX:
+		return c->index.width;
+	case DIM_INDEX_HEADS:
+		return c->index.heads;
+	case DIM_INDEX_QUERIES:
+		return c->index.heads * c->index.width;
 	default:
 		return global_dim(c, d);
 	}

@@ -32,7 +32,7 @@ bool weights_is_vector(enum weight_slot slot);
 bool weights_is_matrix(enum weight_slot slot);
 /* Whether checkpoints may have it quantized: matrices, and in GGUF files the embedding. */
 bool weights_may_be_quantized(const struct weights_plan *p, enum weight_slot slot);
-/* Decides about experts or streams: is never quantized. */
+/* Decides about experts, streams or tokens: is never quantized. */
 bool weights_is_router(enum weight_slot slot);
 
 /* Of `layer`, whose sizes others need not have; of a tensor that is in no layer, of any. weights_dims.c. */

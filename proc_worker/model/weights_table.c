@@ -109,6 +109,11 @@ const struct weights_slot WEIGHTS_SLOTS[SLOT_COUNT] = {
 	IN_LAYER(SLOT_Q_B, SLOT_IS_MATRIX, q_b),
 	IN_LAYER(SLOT_HEAD_K, SLOT_IS_HEADS, head_k),
 	IN_LAYER(SLOT_HEAD_V, SLOT_IS_HEADS, head_v),
+	IN_LAYER(SLOT_INDEX_K, SLOT_IS_MATRIX, index_k),
+	IN_LAYER(SLOT_INDEX_K_NORM, SLOT_IS_BIAS, index_k_norm),
+	IN_LAYER(SLOT_INDEX_K_NORM_BIAS, SLOT_IS_BIAS, index_k_norm_bias),
+	IN_LAYER(SLOT_INDEX_Q, SLOT_IS_MATRIX, index_q),
+	IN_LAYER(SLOT_INDEX_WEIGHTS, SLOT_IS_MATRIX, index_weights),
 	IN_LAYER(SLOT_CONV, SLOT_IS_BIAS, conv),
 	IN_LAYER(SLOT_CONV_BIAS, SLOT_IS_BIAS, conv_bias),
 	IN_LAYER(SLOT_RATE_LOG, SLOT_IS_BIAS, rate_log),
@@ -316,9 +321,10 @@ static bool has_tensor(const struct weights_plan *p, const struct arch_tensor *t
 	case WHEN_LM_HEAD_BIAS:
 		return p->config->lm_head_bias;
 	case WHEN_Q_RANK:
-		return attends && p->config->latent.q_rank > 0;
 	case WHEN_NO_Q_RANK:
-		return attends && p->config->latent.q_rank == 0;
+		return attends && (p->config->latent.q_rank > 0) == (t->when == WHEN_Q_RANK);
+	case WHEN_INDEX:
+		return model_chooses(p->config, layer);
 	case WHEN_OUTPUT_GATE:
 		return attends && p->config->output_gate;
 	case WHEN_ATTENTION:
@@ -495,7 +501,8 @@ static enum kern_dtype asked_type(const struct weights_plan *p, enum weight_slot
 
 bool weights_is_router(enum weight_slot slot)
 {
-	return slot == SLOT_ROUTER || slot == SLOT_HEADS_ROUTER || slot == SLOT_SHARED_GATE || slot == SLOT_ALTUP_ROUTER || slot == SLOT_HYPER_HEAD || slot == SLOT_HYPER_ATTN || slot == SLOT_HYPER_MLP;
+	return slot == SLOT_ROUTER || slot == SLOT_HEADS_ROUTER || slot == SLOT_SHARED_GATE || slot == SLOT_ALTUP_ROUTER || slot == SLOT_INDEX_WEIGHTS ||
+	       slot == SLOT_HYPER_HEAD || slot == SLOT_HYPER_ATTN || slot == SLOT_HYPER_MLP;
 }
 
 /* A router is small, and what it chooses matters more than any digit. What a GGUF file has no weight holds as it is, and with

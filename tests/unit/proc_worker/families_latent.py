@@ -9,7 +9,7 @@ LATENT_SIZES = {"kv_lora_rank": 22, "q_lora_rank": 26, "qk_nope_head_dim": 14, "
 LATENT_EXPERTS = {"moe_intermediate_size": 20, "num_experts": 8, "num_experts_per_tok": 3, "n_shared_experts": 1, "n_group": 1,
                   "topk_group": 1, "first_k_dense_replace": 1}
 
-# Of families whose layers attend to chosen tokens, within as many as are chosen.
+# Of families whose layers attend to chosen tokens; cases choose fewer than prompts have.
 INDEXED = {**LATENT_SIZES, **LATENT_EXPERTS, "ep_size": 1, "norm_topk_prob": True, "num_nextn_predict_layers": 1, "routed_scaling_factor": 2.5,
            "scoring_func": "sigmoid", "topk_method": "noaux_tc", "index_topk": 100, "index_n_heads": 4, "index_head_dim": 16, "rope_scaling": None}
 
@@ -56,6 +56,13 @@ def is_unbiased(config):
 
 def latent_cases(family):
     if family in ("deepseek_v32", "glm_moe_dsa"):
+        yield "chosen-5", {"index_topk": 5, "index_n_heads": 16}
+        yield "chosen-16", {"index_topk": 16, "index_n_heads": 12, "index_head_dim": 24}
+        yield "chosen-33", {"index_topk": 33, "index_n_heads": 17, "index_head_dim": 10, "num_hidden_layers": 4, "first_k_dense_replace": 2}
+        yield "chosen-1", {"index_topk": 1, "index_n_heads": 16, "attention_bias": True}
+        yield "chosen-yarn", {"index_topk": 20, "index_n_heads": 16, "index_head_dim": 34, "rope_scaling": {
+            **YARN, "beta_fast": 32, "beta_slow": 1, "mscale": 0.8, "mscale_all_dim": 0.5}}
+        yield "chosen-narrow", {"index_topk": 7, "index_n_heads": 11, "index_head_dim": 130, "kv_lora_rank": 6, "v_head_dim": 19, "qk_nope_head_dim": 34}
         yield "attention-bias", {"attention_bias": True}
         yield "groups", {"n_group": 4, "topk_group": 2, "num_experts": 16, "num_experts_per_tok": 5}
         yield "no-norm", {"norm_topk_prob": False}
@@ -81,6 +88,8 @@ def latent_cases(family):
     if family == "glm_moe_dsa":
         yield "shared-choice", {"num_hidden_layers": 6, "index_topk_freq": 3, "index_skip_topk_offset": 1}
         yield "shared-listed", {"indexer_types": ["full", "shared", "full"]}
+        yield "chosen-shared", {"index_topk": 9, "index_n_heads": 16, "num_hidden_layers": 6, "index_topk_freq": 3, "index_skip_topk_offset": 1}
+        yield "chosen-pattern", {"index_topk": 12, "index_n_heads": 16, "index_topk_pattern": "FSS", "index_head_dim": 18}
     if family == "sarvam_mla":
         yield "q-rank", {"q_lora_rank": 26}
         yield "attention-bias", {"attention_bias": True, "q_lora_rank": 26}

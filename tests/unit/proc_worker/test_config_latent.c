@@ -179,28 +179,67 @@ Test(config_latent, sarvam_is_deepseek_v3_under_other_names)
 }
 
 #define INDEXED "\"index_n_heads\": 4, \"index_head_dim\": 16, "
-Test(config_latent, contexts_of_chosen_tokens_end_where_these_are_no_longer_all)
+Test(config_latent, layers_attend_to_chosen_tokens_of_contexts_that_have_more)
 {
 	static const char *const families[] = {"DeepseekV32ForCausalLM", "GlmMoeDsaForCausalLM"};
 
 	for (size_t i = 0; i < COUNT_OF(families); i++) {
 		good(families[i], INDEXED ALL ", \"index_topk\": 64");
-		cr_assert(c.context_max == 64 && !strcmp(c.context_bound, "index_topk") && c.interleaved && expert_layers() == 56 && c.router.scale == 2.5f);
+		cr_assert(c.context_max == 128 && !c.context_bound && c.interleaved && expert_layers() == 56 && c.router.scale == 2.5f);
+		cr_assert(c.index.top == 64 && c.index.heads == 4 && c.index.width == 16 && c.index.interleaved == (i == 1));
+		for (u32 layer = 0; layer < c.layers; layer++)
+			cr_assert(model_chooses(&c, layer));
 		cr_assert_eq(c.router.groups, i == 0 ? 8 : 1);
-		good(families[i], ALL ", \"index_topk\": 64, \"rope_interleave\": true, \"indexer_rope_interleave\": true, \"indexer_types\": [\"full\"], "
+		good(families[i], ALL ", \"index_topk\": 64, \"rope_interleave\": true, \"indexer_rope_interleave\": true, "
+				      "\"indexer_types\": [\"full\", \"full\", \"full\", \"full\", \"full\", \"full\"], "
 				      "\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4, \"original_max_position_embeddings\": 32}, "
 				      "\"layer_types\": [\"indexed_attention\", \"indexed_attention\"]");
-		cr_assert(c.context_max == 64 && c.rope.original_context == 32 && c.rope.factor == 4);
+		cr_assert(c.context_max == 128 && c.rope.original_context == 32 && c.rope.factor == 4 && c.index.interleaved);
+		cr_assert(c.index.heads == (i == 0 ? 64 : 32) && c.index.width == 128);
 		good(families[i], INDEXED ALL ", \"index_topk\": 128");
-		cr_assert(c.context_max == 128 && !c.context_bound);
+		cr_assert(c.context_max == 128 && c.index.top == 0 && !model_chooses(&c, 0));
 		good(families[i], ALL);
-		cr_assert(c.context_max == 128 && !c.context_bound);
+		cr_assert(c.context_max == 128 && c.index.top == 0);
+		refused(families[i], ALL ", \"index_head_dim\": 4", ERR_UNSUPPORTED, "\"index_head_dim\" is 4; it must be even, and no less than");
+		refused(families[i], ALL ", \"index_head_dim\": 19", ERR_UNSUPPORTED, "\"index_head_dim\" is 19; it must be even");
+		refused(families[i], ALL ", \"indexer_types\": [\"full\"]", ERR_FORMAT, "\"indexer_types\" must be an array of a word for each of the 6 layers");
+		refused(families[i], ALL ", \"index_topk_pattern\": \"FFFFFX\"", ERR_UNSUPPORTED, "\"index_topk_pattern\"[5] is 'FFFFFX'; supported: full, shared");
+		refused(families[i], ALL ", \"index_topk_pattern\": \"SFFFFF\"", ERR_INVALID, "layer 0 takes over what a layer before it has chosen");
+		refused(families[i], ALL ", \"index_bias\": 1", ERR_UNSUPPORTED, "unknown field \"index_bias\"");
 		refused(families[i], ALL ", \"index_topk\": 0", ERR_INVALID, "\"index_topk\" is 0");
 		refused(families[i], ALL ", \"rope_interleave\": false", ERR_UNSUPPORTED, "\"rope_interleave\" must be true for");
 		refused(families[i], ALL ", \"layer_types\": [\"full_attention\"]", ERR_UNSUPPORTED,
 			"\"layer_types\" has 'full_attention'; of a");
 		refused(families[i], "\"kv_lora_rank\": 24, \"q_lora_rank\": null, " HEADS ", " EXPERTS, ERR_UNSUPPORTED, "\"q_lora_rank\" is null; of a");
 	}
+}
+
+/* The layers that choose, a bit each. */
+static u32 choosers(void)
+{
+	u32 bits = 0;
+
+	for (u32 i = 0; i < c.layers; i++)
+		bits |= (u32)model_chooses(&c, i) << i;
+	return bits;
+}
+
+Test(config_latent, layers_take_over_what_others_have_chosen)
+{
+	static const char glm[] = "GlmMoeDsaForCausalLM";
+
+	good(glm, ALL ", \"index_topk\": 64, \"indexer_types\": [\"full\", \"shared\", \"full\", \"shared\", \"shared\", \"full\", \"shared\"]");
+	cr_assert_eq(choosers(), 0x25);
+	good(glm, ALL ", \"index_topk\": 64, \"index_topk_pattern\": \"FFSSFS\"");
+	cr_assert_eq(choosers(), 0x13);
+	good(glm, ALL ", \"index_topk\": 64, \"index_topk_pattern\": [\"full\", \"shared\", \"shared\", \"shared\", \"full\", \"full\"]");
+	cr_assert_eq(choosers(), 0x31);
+	good(glm, ALL ", \"index_topk\": 64, \"index_topk_freq\": 3, \"index_skip_topk_offset\": 1");
+	cr_assert_eq(choosers(), 0x9);
+	good(glm, ALL ", \"index_topk\": 64, \"index_topk_freq\": 2");
+	cr_assert_eq(choosers(), 0x2b);
+	refused("DeepseekV32ForCausalLM", ALL ", \"index_topk\": 64, \"index_topk_freq\": 2", ERR_UNSUPPORTED,
+		"layer 2 takes over what another has chosen; of a DeepseekV32ForCausalLM all layers choose by themselves");
 }
 
 #define AXK1 "AXK1ForCausalLM"

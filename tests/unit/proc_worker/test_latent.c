@@ -24,6 +24,16 @@ Test(latent, tokens_do_not_depend_on_company_chunks_or_preemption, .timeout = 12
 	random_runs_check_ways(MODEL_OF(""));
 }
 
+/* Prompts are longer than what is chosen, some layers take over what others have chosen, and heads of the indexer are no whole number of any vector's. */
+Test(latent, what_is_chosen_does_not_depend_on_company_chunks_or_preemption, .timeout = 120)
+{
+	random_runs_check_ways("{\"architectures\": [\"GlmMoeDsaForCausalLM\"], \"vocab_size\": 96, \"hidden_size\": 48, \"intermediate_size\": 80, "
+			       "\"num_hidden_layers\": 4, \"num_attention_heads\": 6, \"max_position_embeddings\": 256, \"rms_norm_eps\": 1e-6, "
+			       "\"kv_lora_rank\": 40, \"q_lora_rank\": 24, \"qk_nope_head_dim\": 12, \"qk_rope_head_dim\": 8, \"v_head_dim\": 16, "
+			       "\"n_routed_experts\": 8, \"num_experts_per_tok\": 3, \"moe_intermediate_size\": 20, \"index_topk\": 7, "
+			       "\"index_n_heads\": 13, \"index_head_dim\": 18, \"index_topk_pattern\": \"FSFS\", \"first_k_dense_replace\": 1}");
+}
+
 /* What a product packs of its inputs needs room, of whatever they are. */
 Test(latent, what_queries_are_made_of_may_be_wider_than_the_stream, .timeout = 60)
 {
@@ -94,24 +104,31 @@ Test(latent, adapters_are_refused_by_name)
 	random_runs_check_no_adapters(MODEL_OF(""), "adapters of a DeepseekV3ForCausalLM are not supported");
 }
 
-Test(latent, a_context_is_no_longer_than_what_an_indexer_chooses_of_it, .timeout = 60)
+Test(latent, a_context_of_which_all_tokens_are_chosen_has_no_indexer, .timeout = 60)
 {
 	struct err_msg em;
 	struct runner *r;
 
 	random_model_write(&model,
 			   "{\"architectures\": [\"GlmMoeDsaForCausalLM\"], \"vocab_size\": 96, \"hidden_size\": 48, \"intermediate_size\": 80, "
-			   "\"num_hidden_layers\": 2, \"num_attention_heads\": 6, \"max_position_embeddings\": 256, \"rms_norm_eps\": 1e-6, "
+			   "\"num_hidden_layers\": 3, \"num_attention_heads\": 6, \"max_position_embeddings\": 256, \"rms_norm_eps\": 1e-6, "
 			   "\"kv_lora_rank\": 40, \"q_lora_rank\": 24, \"qk_nope_head_dim\": 12, \"qk_rope_head_dim\": 8, \"v_head_dim\": 16, "
 			   "\"n_routed_experts\": 8, \"num_experts_per_tok\": 3, \"moe_intermediate_size\": 20, \"index_topk\": 64, "
-			   "\"first_k_dense_replace\": 1}",
+			   "\"index_head_dim\": 20, \"index_topk_pattern\": \"FSF\", \"first_k_dense_replace\": 1}",
 			   5);
 	struct runner_config config = random_runs_config(&model, OPTION_DTYPE_FLOAT32, OPTION_QUANTIZATION_AUTO);
 	cr_assert_eq(runner_create(&r, &config, &em), ERR_OK, "%s", em.text);
-	cr_assert_eq(r->max_model_len, 64);
+	const u64 all = kv_block_bytes(&r->kv_shape), keys = 2ull * r->kv_shape.block_size * 20 * sizeof(u16);
+	cr_assert(r->max_model_len == 256 && r->model.index.top == 64 && r->weights.layers[0].index_k.n == 20 && r->weights.layers[1].index_k.n == 0);
 	runner_destroy(&r);
 	config.limits.max_model_len = 65;
-	cr_assert_eq(runner_create(&r, &config, &em), ERR_INVALID);
-	cr_assert(strstr(em.text, "--max-model-len 65 is more than \"index_topk\" 64 (config.json), behind which a GlmMoeDsaForCausalLM computes in another way"), "%s", em.text);
+	cr_assert_eq(runner_create(&r, &config, &em), ERR_OK, "%s", em.text);
+	cr_assert_eq(kv_block_bytes(&r->kv_shape), all);
+	runner_destroy(&r);
+	config.limits.max_model_len = 64;
+	cr_assert_eq(runner_create(&r, &config, &em), ERR_OK, "%s", em.text);
+	cr_assert(r->max_model_len == 64 && r->model.index.top == 0 && r->weights.layers[0].index_k.n == 0);
+	cr_assert_eq(kv_block_bytes(&r->kv_shape), all - keys, "the keys of two layers, without values");
+	runner_destroy(&r);
 	random_model_remove(&model);
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "kernels/kern_priv.h"
 #include "proc_worker/host_memory.h"
 #include "proc_worker/kv_memory.h"
 #include "proc_worker/profile.h"
@@ -304,6 +305,36 @@ Test(kv_memory, layers_have_blocks_of_their_own_size_or_those_of_an_earlier_one)
 		cr_assert_eq(((u8 *)kv.layers[l].v)[5 * block[l] - 1], 2 * l + 2);
 	}
 	cr_assert(kv.layers[3].k == kv.layers[1].k && kv.layers[3].head_dim == 16 && kv.layers[4].v == kv.layers[2].v);
+	kv_memory_fini(&kv);
+}
+
+Test(kv_memory, layers_of_keys_alone_have_no_room_for_values)
+{
+	enum { BLOCKS = 40 };
+	static const struct kv_layer layers[] = {{1, 64, 0, false}, {0, 64, 1, true}, {1, 32, 2, true}, {1, 16, 3, true}};
+	const struct kv_shape shape = {.layers = 4, .block_size = 16, .dtype = KERN_BF16, .by_layer = layers};
+	const size_t block[] = {64 * 16 * 2, 0, 32 * 16 * 2, 16 * 16 * 2};
+	const u32 src[] = {3}, dst[] = {BLOCKS - 1};
+	struct kv_memory kv;
+
+	cr_assert_eq(kv_block_bytes(&shape), 2 * block[0] + block[2] + block[3]);
+	cr_assert_eq(kv_memory_init(&kv, &shape, BLOCKS, NULL), ERR_OK);
+	cr_assert(kv.layers[0].v && !kv.layers[1].v && !kv.layers[2].v && !kv.layers[3].v);
+	for (u32 i = 0; i < BLOCKS; i++) {
+		memset(block_of(&kv.layers[0], false, i), (int)i + 1, block[0]);
+		memset(block_of(&kv.layers[0], true, i), (int)i + 51, block[0]);
+		memset(block_of(&kv.layers[2], false, i), (int)i + 101, block[2]);
+		memset(block_of(&kv.layers[3], false, i), (int)i + 151, block[3]);
+	}
+	const struct kern_block_copy_args copy = {.layers = kv.layers, .layer_count = kv.own_count, .src = src, .dst = dst, .count = 1};
+	cr_assert_eq(block_copy_ref(NULL, &copy), ERR_OK);
+	for (u32 i = 0; i < BLOCKS; i++) {
+		const u32 of = i == BLOCKS - 1 ? 3 : i;
+		cr_assert(*block_of(&kv.layers[0], false, i) == of + 1 && block_of(&kv.layers[0], false, i)[block[0] - 1] == of + 1);
+		cr_assert(*block_of(&kv.layers[0], true, i) == of + 51 && block_of(&kv.layers[0], true, i)[block[0] - 1] == of + 51);
+		cr_assert(*block_of(&kv.layers[2], false, i) == of + 101 && block_of(&kv.layers[2], false, i)[block[2] - 1] == of + 101);
+		cr_assert(*block_of(&kv.layers[3], false, i) == of + 151 && block_of(&kv.layers[3], false, i)[block[3] - 1] == of + 151);
+	}
 	kv_memory_fini(&kv);
 }
 
