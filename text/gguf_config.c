@@ -420,15 +420,6 @@ static void write_parallel(struct gguf_config *c)
 	gguf_config_write_bool(c, name, side_by_side);
 }
 
-/* How many tokens a layer attends to; what chooses them is not read. */
-static void write_chosen(struct gguf_config *c)
-{
-	gguf_config_know(c, "attention.indexer.head_count");
-	gguf_config_know(c, "attention.indexer.key_length");
-	gguf_config_know(c, "attention.indexer.types");
-	gguf_config_write_uint(c, "index_topk", gguf_config_need_int(c, "attention.indexer.top_k"));
-}
-
 static void write_parts(struct gguf_config *c)
 {
 	double value;
@@ -468,7 +459,7 @@ static void write_parts(struct gguf_config *c)
 			gguf_config_write_bool(c, "rope_interleave", !gguf_has(c->g, c->key));
 	}
 	if (c->family->chosen)
-		write_chosen(c);
+		gguf_config_write_indexer(c);
 	write_biases(c);
 	if (c->family->global_heads)
 		gguf_config_write_global_rope(c);

@@ -138,6 +138,8 @@ void gguf_config_write_global_rope(struct gguf_config *c);
 void gguf_config_write_attention(struct gguf_config *c, u32 kv);
 /* Of families with `by_layer` what blocks each layer has, and how wide. */
 void gguf_config_write_by_layer(struct gguf_config *c);
+/* Of families with `chosen` what chooses tokens, how many, and in which layers. */
+void gguf_config_write_indexer(struct gguf_config *c);
 /* Of families with `streams` how many there are, what layers add beside, and which have sparse gates. */
 void gguf_config_write_streams(struct gguf_config *c);
 /* Which layers keep a state, and of what sizes. */

@@ -21,7 +21,7 @@ NAMES = ["lfm2/old", "lfm2_moe/odd", "qwen3_5_text/none", "qwen3_5_text/odd", "q
          "gemma4_text/small-odd", "gemma4_text/small-keys", "gemma4_text/mixture", "phi/none", "falcon_h1/none", "falcon_h1/odd", "minicpm3/none", "gpt2/none", "gpt2/untied", "gpt2/odd", "gpt_neox/none", "gpt_neox/sequential", "gpt_neox/no-bias",
          "gpt_neox/odd", "bloom/none", "bloom/odd-12", "mpt/biases-clip", "mpt/positions", "mpt/odd-gqa", "gpt_bigcode/none", "gpt_bigcode/untied", "falcon/none", "falcon/newer", "falcon/newer-one-norm", "falcon/odd-newer",
          "llama4_text/none", "nemotron-nas/none", "nemotron-nas/nothing-between", "mistral4/beta", "mistral4/groups", "afmoe/none", "afmoe/odd",
-         "glm_moe_dsa/shared-listed", "youtu/none", "baichuan/odd-first", "qwen/none", "orion/none", "orion/odd", "jais2/none", "phimoe/none",
+         "glm_moe_dsa/shared-listed", "glm_moe_dsa/chosen-pattern", "deepseek_v32/chosen-16", "youtu/none", "baichuan/odd-first", "qwen/none", "orion/none", "orion/odd", "jais2/none", "phimoe/none",
          "bitnet/none", "stablelm/head-norms-parallel", "cohere/head-norms", "glm4v/glm4v_text-odd", "glm4v_moe/glm4v_moe_text-groups", "glm_ocr/glm_ocr_text-odd",
          "paddleocr_vl/paddleocr_vl_text-odd", "solar_open/none", "kimi_k25/deepseek_v3-hub",
          "deepseek_v32/groups", "deepseek_v32/odd"]
