@@ -1,0 +1,114 @@
+"""Models whose layers attend to chosen tokens: keys of the indexer go wherever a sequence's blocks go, so that every answer is that of the prompt alone.
+The models are those of families.json, whose prompts here are many times as long as what is chosen."""
+import concurrent.futures
+import json
+import pathlib
+
+import pytest
+
+from engine import SANITIZED, Engine, killed_amid
+from small_models import Folders, ids
+
+KEPT = json.loads((pathlib.Path(__file__).parents[1] / "unit" / "proc_worker" / "families.json").read_text())
+NAMES = ["glm_moe_dsa/chosen-pattern"] if SANITIZED else ["glm_moe_dsa/chosen-pattern", "deepseek_v32/chosen-16"]
+BLOCK = 8
+FLAGS = ["--dtype", "float32", "--block-size", BLOCK, "--max-num-batched-tokens", 64]
+SHORT, LONG = 320, 2048  # contexts
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    def kept(name):
+        return {"config": {**json.loads(KEPT[name]["config"]), "max_position_embeddings": LONG}, "tensors": KEPT[name]["tensors"]}
+    return Folders(tmp_path_factory.mktemp, kept)
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def model(request, folders):
+    return folders(request.param)
+
+
+@pytest.fixture(scope="module")
+def served(model):
+    with Engine(*FLAGS, model=model) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def apart(model):
+    """An engine that keeps nothing for anybody, and is asked one thing at a time."""
+    with Engine(*FLAGS, "--no-enable-prefix-caching", "--max-num-seqs", 3, model=model) as engine:
+        yield engine.api
+
+
+@pytest.fixture(scope="module")
+def alone(apart):
+    known = {}
+
+    def answer(tokens, count):
+        key = (tuple(tokens), count)
+        if key not in known:
+            known[key] = apart.greedy_ids(list(tokens), count)
+        return known[key]
+    return answer
+
+
+def test_a_conversation_goes_on_with_what_is_cached(served, alone):
+    history = ids(1, 30)
+    for turn in range(4):
+        answer, cached = served.api.cached_ids(history, 21)
+        assert answer == alone(history, 21), "turn %d" % turn
+        assert turn == 0 or cached >= len(history) - 11 - 1 - 4 - BLOCK, (turn, cached, len(history))
+        history = history + answer + ids(100 + turn, 11)
+
+
+def room(folder):
+    """KiB of a rank's latents, twice, and keys of the indexer of a little more than one sequence; ranks have all of it each."""
+    config = json.loads((folder / "config.json").read_text())
+    latent = config["kv_lora_rank"] + config["qk_rope_head_dim"]
+    layers = config["num_hidden_layers"]
+    keys = config.get("index_topk_pattern", "F" * layers)[:layers].count("F") * config["index_head_dim"]
+    return SHORT * (2 * layers * latent + keys) * 4 // 1024 * 5 // 4 + 4
+
+
+@pytest.mark.parametrize("tensor_parallel,swap", ((1, 0), (1, 1), (2, 0)))
+def test_many_at_once_with_too_little_memory(model, alone, tensor_parallel, swap):
+    common = ids(3, 120)
+    prompts = [common[:7 * k] + ids(300 + k, 9 + 5 * k % 31) for k in range(6 if SANITIZED else 16)]
+    with Engine(*FLAGS, "--max-model-len", SHORT, "-tp", tensor_parallel, "--max-num-seqs", 6, "--swap-space", swap, "--kv-cache-memory",
+                "%dKiB" % room(model), model=model) as engine, concurrent.futures.ThreadPoolExecutor(len(prompts) + 1) as pool:
+        # rows of one request are beside each other however slowly clients come
+        crowd = pool.submit(engine.api.completions, ids(9, 20), n=6, max_tokens=100, temperature=1.0, seed=1, ignore_eos=True)
+        answers = list(pool.map(lambda p: engine.api.greedy_ids(p, 60), prompts))
+        assert crowd.result()["usage"]["completion_tokens"] == 600
+        assert [k for k, (p, a) in enumerate(zip(prompts, answers)) if a != alone(p, 60)] == []
+        assert engine.api.metric("vllm:num_preemptions_total") > 0
+        assert (engine.api.metric("tercet_swapped_in_blocks_total") > 0) == (swap > 0)
+
+
+def test_beams_are_those_of_a_search_alone(served, apart):
+    prompts = [ids(400 + k, 20 + 9 * k) for k in range(3)]
+    wanted = [apart.beam_ids(p, 12) for p in prompts]
+    assert all(len({tuple(b) for b in beams}) == 3 for beams in wanted)
+    with concurrent.futures.ThreadPoolExecutor(6) as pool:
+        beside = [pool.submit(served.api.greedy_ids, ids(410 + k, 50), 30) for k in range(3)]
+        assert list(pool.map(lambda p: served.api.beam_ids(p, 12), prompts)) == wanted
+        assert all(len(b.result()) == 30 for b in beside)
+
+
+def test_a_killed_worker_costs_nobody_a_token(served, alone):
+    prompts = [ids(600 + k, 40 + k) for k in range(4)]
+
+    def all_at_once():
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            return list(pool.map(lambda p: served.api.greedy_ids(p, 1500), prompts))
+
+    assert killed_amid(served, "tercet-worker", all_at_once, 4) == [alone(p, 1500) for p in prompts]
+
+
+def test_a_context_of_which_all_are_chosen_answers_as_one_that_goes_on(model, served):
+    top = json.loads((model / "config.json").read_text())["index_topk"]
+    with Engine(*FLAGS, "--max-model-len", top, model=model) as engine:
+        for k in range(3):
+            prompt = ids(700 + k, 3 + k)
+            assert engine.api.greedy_ids(prompt, top - 3 - k) == served.api.greedy_ids(prompt, top - 3 - k)
