@@ -196,6 +196,8 @@ static enum err check_request(const struct options *o, const struct logits_reque
 		if (q->ids[i] >= c->vocab_size)
 			e = err_set(em, ERR_INVALID, "id %u is not below the vocabulary's %u", q->ids[i],
 				    c->vocab_size);
+	if (!e && device && c->index.top) /* devices have no indexer */
+		c->context_max = c->index.top;
 	if (!e && q->count > c->context_max)
 		e = err_set(em, ERR_INVALID, "%u ids are more than the model's context of %u tokens",
 			    q->count, c->context_max);

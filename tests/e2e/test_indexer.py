@@ -6,11 +6,12 @@ import pathlib
 
 import pytest
 
-from engine import SANITIZED, Engine, killed_amid
-from small_models import Folders, ids
+from device_models import ENVIRONMENT
+from engine import SANITIZED, Engine, killed_amid, run
+from small_models import Folders, deepseek, ids, write_model
 
 KEPT = json.loads((pathlib.Path(__file__).parents[1] / "unit" / "proc_worker" / "families.json").read_text())
-NAMES = ["glm_moe_dsa/chosen-pattern"] if SANITIZED else ["glm_moe_dsa/chosen-pattern", "deepseek_v32/chosen-16"]
+NAMES = ["glm_moe_dsa/chosen-pattern"] if SANITIZED else ["glm_moe_dsa/chosen-pattern", "deepseek_v32/chosen-16", "axk2/chosen-16"]
 BLOCK = 8
 FLAGS = ["--dtype", "float32", "--block-size", BLOCK, "--max-num-batched-tokens", 64]
 SHORT, LONG = 320, 2048  # contexts
@@ -112,3 +113,26 @@ def test_a_context_of_which_all_are_chosen_answers_as_one_that_goes_on(model, se
         for k in range(3):
             prompt = ids(700 + k, 3 + k)
             assert engine.api.greedy_ids(prompt, top - 3 - k) == served.api.greedy_ids(prompt, top - 3 - k)
+
+
+def answer_of(folder, device, *flags):
+    return run("run", folder, "--prompt-ids", "1,2,3", "--max-tokens", 5, "--ignore-eos", "--output-ids", "--temperature", 0, "--device", device,
+               "--kv-cache-memory", "1MiB", *flags, env=ENVIRONMENT)
+
+
+@pytest.mark.skipif(SANITIZED, reason="the same with and without")
+def test_devices_end_a_context_where_not_all_are_chosen(tmp_path):
+    kept = deepseek()
+    # no tensors of an indexer: nobody reads them
+    folder = write_model(tmp_path, {**kept, "config": {**kept["config"], "architectures": ["DeepseekV32ForCausalLM"], "index_topk": 64}})
+    for flags in ((), ("--max-model-len", 64)):
+        status, said = answer_of(folder, "cuda", *flags)
+        assert status == 0 and len(said.splitlines()[-1].split(",")) == 5, said
+    status, said = answer_of(folder, "cuda", "--max-model-len", 65)
+    assert status != 0 and '--max-model-len 65 is more than "index_topk" 64 (config.json), behind which a DeepseekV32ForCausalLM attends to tokens that it ' \
+        "chooses, which is computed on CPUs alone: lower it, or use --device cpu" in said, said
+    status, said = run("logits", "--model", folder, "--ids", ",".join(["7"] * 65), "--device", "cuda", env=ENVIRONMENT)
+    assert status != 0 and "65 ids are more than the model's context of 64 tokens" in said, said
+    status, said = answer_of(folder, "cpu")
+    assert status != 0 and "the checkpoint has no tensor model.layers.0.self_attn.indexer.wk.weight" in said, said
+    assert answer_of(folder, "cpu", "--max-model-len", 64)[0] == 0
