@@ -171,7 +171,7 @@ static u32 widest_inputs(const struct runner *r)
 	const struct model_shard *s = &r->shard;
 	const u32 mlp = most(most(s->intermediate, s->wide_intermediate), most(s->expert_intermediate, s->shared_intermediate));
 	const u32 state = most(recurrent_layout(m, s).out_width, most(m->recurrent.step_rank, m->recurrent.key_dim));
-	const u32 latent = m->arch->latent ? most(m->latent.q_rank, latent_head_width(m)) : 0;
+	const u32 latent = m->arch->latent ? most((m->latent.gated ? 2 : 1) * m->latent.q_rank, latent_head_width(m)) : 0;
 	const u32 low = most(most(latent, m->experts_narrow), most(most(m->input_width, m->altup.laurel_rank), m->hyper.streams * m->hidden));
 
 	return most(mlp, most(state, low));

@@ -76,6 +76,8 @@ static enum err check_family(const struct gpu_config *c, struct err_msg *em)
 			       a->name);
 	if (a->hyper)
 		return err_set(em, ERR_UNSUPPORTED, "devices do not compute a %s, whose residual stream is several (hc_mult): use --device cpu", a->name);
+	if (a->gated_norms)
+		return err_set(em, ERR_UNSUPPORTED, "devices do not compute a %s, whose norms have gates (gated_norm_rank)", a->name);
 	if (a->sub_norms)
 		return err_set(em, ERR_UNSUPPORTED, "devices do not compute a %s, whose last products read norms (attn_sub_norm, ffn_sub_norm): use --device cpu", a->name);
 	if (c->model->alibi.kind)

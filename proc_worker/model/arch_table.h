@@ -33,6 +33,11 @@ enum weight_slot {
 	SLOT_HYPER_HEAD_SCALE,
 	SLOT_ATTN_NORM, /* from here on: one a layer */
 	SLOT_ATTN_NORM_BIAS,
+	/* Of families with `gated_norms`: the small MLP of what the norm before attention makes, and likewise before experts */
+	SLOT_ATTN_NORM_DOWN,
+	SLOT_ATTN_NORM_UP,
+	SLOT_MLP_NORM_DOWN,
+	SLOT_MLP_NORM_UP,
 	SLOT_QKV,
 	SLOT_QKV_BIAS,
 	SLOT_Q_NORM,
@@ -165,6 +170,10 @@ enum arch_dim {
 	DIM_HEADS_QUERY,     /* heads * what rotates and what does not */
 	DIM_HEADS_VALUE,     /* heads * DIM_HEAD_VALUE */
 	DIM_HEADS_KEY_VALUE, /* heads * both */
+	/* Of families with `gated_norms`: */
+	DIM_Q_RANK_TWO,
+	DIM_HEADS_QUERY_GATE, /* heads * what rotates, what does not, and a gate of each value */
+	DIM_NORM_GATE,	      /* "gated_norm_rank" */
 	/* Of families with "index_topk": */
 	DIM_INDEX, /* values of the indexer's key */
 	DIM_INDEX_HEADS,
@@ -408,6 +417,7 @@ struct arch {
 	bool head_experts;	/* attention is a mixture of experts, each of which has a query for every KV head, chosen as those of MLPs: head_experts.h */
 	bool normed_residual;	/* what blocks say is added to what they read, not to the stream before its norm: model_config.residuals */
 	bool positions;		/* SLOT_POSITIONS instead of rotary embeddings */
+	bool gated_norms; /* norms before attention and experts have gates (norm_gate.h), and so have values of heads (latent_config.gated) */
 	bool latent; /* heads share one latent and one rotated key ("kv_lora_rank", "qk_rope_head_dim"): latent.h */
 	bool interleaved;	/* rotary embeddings turn neighbours, not halves */
 	bool index_interleaved; /* of families with "index_topk": those of the indexer do, where "indexer_rope_interleave" says nothing */

@@ -201,6 +201,31 @@ static const struct arch_tensor DEEPSEEK_V32[] = {
 	EMBEDDINGS, NORMS, LATENT_ATTENTION, INDEXER_TENSORS, MLP, EXPERTS_AND_SHARED, MLP_CHOICE_BIAS,
 };
 
+/* Its first product has the low rank of queries twice: once for its norm, which the indexer reads, too, and once as it is. */
+#define NORM_GATE(down, up, name, when) \
+	{down, LAYER name ".W_down.weight", DIM_NORM_GATE, DIM_HIDDEN, SPLIT_NONE, when}, \
+	{up, LAYER name ".W_up.weight", DIM_HIDDEN, DIM_NORM_GATE, SPLIT_NONE, when}
+#define LOW_QUERIES(slot, name, columns, when) {slot, ATTENTION name, DIM_Q_RANK, columns, SPLIT_NONE, when}
+static const struct arch_tensor AXK2[] = {
+	EMBEDDINGS, INDEXER_TENSORS, MLP, EXPERTS_AND_SHARED, MLP_CHOICE_BIAS,
+	NORM(SLOT_ATTN_NORM, "input_layernorm.norm.weight"),
+	NORM_GATE(SLOT_ATTN_NORM_DOWN, SLOT_ATTN_NORM_UP, "input_layernorm", WHEN_ALWAYS),
+	{SLOT_MLP_NORM, LAYER "post_attention_layernorm.weight", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_DENSE},
+	{SLOT_MLP_NORM, LAYER "post_attention_layernorm.norm.weight", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_EXPERTS},
+	NORM_GATE(SLOT_MLP_NORM_DOWN, SLOT_MLP_NORM_UP, "post_attention_layernorm", WHEN_EXPERTS),
+	LOW_QUERIES(SLOT_QKV, "q_a_proj.weight", DIM_HIDDEN, WHEN_ALWAYS), LOW_QUERIES(SLOT_QKV, "q_a_proj.weight", DIM_HIDDEN, WHEN_ALWAYS),
+	{SLOT_QKV, ATTENTION "kv_a_proj_with_mqa.weight", DIM_HEAD, DIM_HIDDEN, SPLIT_NONE},
+	LOW_QUERIES(SLOT_QKV_BIAS, "q_a_proj.bias", DIM_NONE, WHEN_ATTENTION_BIAS), LOW_QUERIES(SLOT_QKV_BIAS, "q_a_proj.bias", DIM_NONE, WHEN_ATTENTION_BIAS),
+	{SLOT_QKV_BIAS, ATTENTION "kv_a_proj_with_mqa.bias", DIM_HEAD, DIM_NONE, SPLIT_NONE, WHEN_ATTENTION_BIAS},
+	LOW_QUERIES(SLOT_Q_NORM, "q_a_layernorm.weight", DIM_NONE, WHEN_ALWAYS),
+	{SLOT_K_NORM, ATTENTION "kv_a_layernorm.weight", DIM_LATENT, DIM_NONE, SPLIT_NONE},
+	{SLOT_Q_B, ATTENTION "q_b_proj.weight", DIM_HEADS_QUERY_GATE, DIM_Q_RANK_TWO, SPLIT_ROWS},
+	{SLOT_HEAD_K, ATTENTION "kv_b_proj.weight", DIM_HEAD_KEY, DIM_LATENT, SPLIT_NONE, .whole = DIM_HEADS_KEY_VALUE},
+	{SLOT_HEAD_V, ATTENTION "kv_b_proj.weight", DIM_HEAD_VALUE, DIM_LATENT, SPLIT_NONE, .whole = DIM_HEADS_KEY_VALUE, .before = DIM_HEAD_KEY},
+	{SLOT_ATTN_OUT, ATTENTION "o_proj.weight", DIM_HIDDEN, DIM_HEADS_VALUE, SPLIT_COLUMNS},
+	{SLOT_ATTN_OUT_BIAS, ATTENTION "o_proj.bias", DIM_HIDDEN, DIM_NONE, SPLIT_NONE, WHEN_ATTENTION_BIAS},
+};
+
 /* Norms behind the experts, but not behind the MLPs of layers without, though files have some; and experts chosen by their scores alone. */
 static const struct arch_tensor AXK1[] = {
 	EMBEDDINGS, NORMS, LATENT_ATTENTION, MLP, EXPERTS_AND_SHARED,

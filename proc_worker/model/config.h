@@ -80,6 +80,7 @@ struct latent_config {
 	u32 key;    /* of a head, what does not rotate */
 	u32 rope;   /* what does */
 	u32 value;
+	bool gated; /* SLOT_Q_B makes a gate of each head's values behind its query, of the low rank both behind its norm and before it */
 };
 
 /* Of families whose layers attend to chosen tokens (indexer.h): some score what a query may attend to, and it and those behind them attend to what scores
@@ -204,6 +205,7 @@ struct model_config {
 	bool norm_each; /* of WHEN_NORM_EACH */
 	u32 experts, experts_per_token, expert_intermediate; /* 0 without experts */
 	u32 zero_experts; /* experts behind the others that answer with what they read */
+	u32 norm_gate_rank; /* of arch.gated_norms */
 	u32 experts_narrow; /* values that experts read and write, behind and before products of WHEN_EXPERTS_IN; 0: those of the stream */
 	u32 shared_intermediate; /* of the expert of all tokens in layers with experts; 0: there is none */
 	bool normalize_experts;				     /* the weights of a token's experts sum to 1 */

@@ -122,6 +122,7 @@ static const struct {
 	{"norm_eps", 0, NAN},
 	{"mamba_hidden_act", 0, NAN},
 	{"moe_latent_size", 0, NAN},
+	{"gated_norm_rank", 0, NAN},
 	{"mamba_ssm_dtype", 0, NAN}, /* of what others hold a state in; here it is float32 */
 	{"linear_allow_neg_eigval", 0, NAN},
 	{"lm_head_bias", 0, NAN},

@@ -92,6 +92,9 @@ enum err config_read_latent(struct model_config *c, json_val v, struct err_msg *
 		e = check_twice(v, "qk_head_dim", l->key + l->rope, "\"qk_nope_head_dim\" and \"qk_rope_head_dim\" together", em);
 	if (!e)
 		e = check_twice(v, "num_key_value_heads", c->heads, "\"num_attention_heads\"", em);
+	l->gated = c->arch->gated_norms;
+	if (!e && c->arch->gated_norms)
+		e = config_may_u32(v, "gated_norm_rank", CONFIG_DIM_MAX, 16, &c->norm_gate_rank, em);
 	c->head_dim = l->rank + l->rope;
 	if (!e && (l->rope % 2 || c->head_dim % 2 || c->head_dim > CONFIG_HEAD_DIM_MAX))
 		e = err_set(em, ERR_UNSUPPORTED,

@@ -18,6 +18,7 @@
 #include "proc_worker/model/indexer.h"
 #include "proc_worker/model/latent.h"
 #include "proc_worker/model/layer_inputs.h"
+#include "proc_worker/model/norm_gate.h"
 #include "proc_worker/model/qk_norm.h"
 #include "proc_worker/model/recurrent.h"
 #include "proc_worker/model/sparse_gate.h"
@@ -344,8 +345,10 @@ static enum err attention_block(struct decoder *d, u32 index, const struct input
 	}
 	if (!e && d->config.model->arch->head_experts)
 		return head_attention(d, index, in, kv, em);
-	if (!e && d->config.model->index.top) /* the indexer reads it, too */
+	if (!e && (d->config.model->index.top || w->attn_norm_down.n)) /* the indexer reads it, too */
 		e = decoder_norm_input(d, 0, tokens, em);
+	if (!e)
+		e = norm_gate(d, &w->attn_norm_down, &w->attn_norm_up, tokens, em);
 	if (!e)
 		e = project(d, index, tokens, em);
 	const struct kern_matmul_args projected = decoder_product_args(d, d->qkv, false, d->input, &w->qkv, NULL, index, tokens);
@@ -475,6 +478,8 @@ static enum err mlp_block(struct decoder *d, u32 index, u32 tokens, struct err_m
 		e = mlp_input(d, w, flags & (LAYER_EXPERTS | LAYER_SHORTCUT), tokens, em);
 	if (!e && d->config.model->arch->normed_residual)
 		decoder_keep_input(d, RESIDUAL_MLP, tokens);
+	if (!e)
+		e = norm_gate(d, &w->mlp_norm_down, &w->mlp_norm_up, tokens, em);
 	if (!e && flags & LAYER_SHORTCUT)
 		e = experts_shortcut(d, w, tokens, em);
 	if (!e && d->put_off)

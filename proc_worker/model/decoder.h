@@ -97,6 +97,7 @@ struct decoder {
 	float *inputs_projected; /* the part of it that is made of the embedding, before the first layer: shares that memory, too */
 	float *input_gate, *input_activated; /* [2 input_width], [input_width], behind the MLP: they, too */
 	float *shortcut; /* [tokens][hidden] what a layer's experts add behind the next one; NULL: no layer has such */
+	float *norm_low, *norm_low_activated, *norm_gates; /* [norm_gate_rank] twice, [hidden], of arch.gated_norms */
 	float *routed, *beside; /* of experts beside an MLP: what their router reads, what they add */
 	struct moe moe;		    /* its buffers, too */
 	struct altup_memory altup;

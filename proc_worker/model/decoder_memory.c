@@ -55,6 +55,9 @@ static size_t lay_out(struct decoder *d, char *base, size_t tokens)
 	d->squares = carve(base, &offset, latent || selected || c->model->arch->sub_norms || c->model->recurrent.kind == RECURRENT_LIGHTNING || (c->model->arch->traits & ARCH_QK_NORMS) ? 2 * tokens : 0);
 	d->routed = carve(base, &offset, beside ? tokens * hidden : 0);
 	d->beside = carve(base, &offset, beside ? tokens * hidden : 0);
+	d->norm_low = carve(base, &offset, tokens * c->model->norm_gate_rank);
+	d->norm_low_activated = carve(base, &offset, tokens * c->model->norm_gate_rank);
+	d->norm_gates = carve(base, &offset, c->model->norm_gate_rank ? tokens * hidden : 0);
 	d->shortcut = c->model->arch->shortcut ? carve(base, &offset, tokens * hidden) : NULL;
 	d->inputs = inputs ? carve(base, &offset, tokens * inputs) : NULL;
 	d->input_ids = c->model->input_vocab < c->model->vocab_size && inputs ? (u32 *)(void *)carve(base, &offset, tokens) : NULL;

@@ -481,6 +481,9 @@ static const struct {
 	{".moe.router_bias", ".mlp.gate.e_score_correction_bias"},
 	{".share_expert.", ".mlp.shared_experts."},
 	{".moe.router.expert_bias", ".mlp.gate.e_score_correction_bias"},
+	{".mlp.fc1.", ".W_down."}, /* of A.X K2, by transformers */
+	{".mlp.fc2.", ".W_up."},
+	{".q_gate_proj.", ".q_b_proj."},
 	{".post_attn_norm.", ".post_self_attn_layernorm."},
 	{".post_ffn_norm.", ".post_mlp_layernorm."},
 };

@@ -21,6 +21,8 @@ struct hyper_weights {
 struct layer_weights {
 	const float *attn_norm_bias;  /* [hidden] of a LayerNorm, or NULL */
 	const float *attn_norm;	      /* [hidden]; NULL: the block reads the stream itself */
+	struct kern_weight attn_norm_down, attn_norm_up; /* [norm_gate_rank][hidden], [hidden][norm_gate_rank], whole on every rank */
+	struct kern_weight mlp_norm_down, mlp_norm_up;	 /* likewise */
 	struct kern_weight qkv;	      /* [(heads + 2 kv_heads) * head_dim][hidden], with `output_gate` heads * head_dim rows more; where values are keys [(heads + kv_heads) * head_dim][hidden] */
 	const float *qkv_bias;	      /* [(heads + 2 kv_heads) * head_dim] */
 	const float *q_norm, *k_norm; /* [head_dim], or over all heads [heads * head_dim], [kv_heads * head_dim] */

@@ -55,6 +55,12 @@ static u32 latent_dim(const struct model_config *c, enum arch_dim d)
 		return l->rank;
 	case DIM_Q_RANK:
 		return l->q_rank;
+	case DIM_Q_RANK_TWO:
+		return 2 * l->q_rank;
+	case DIM_HEADS_QUERY_GATE:
+		return c->heads * (l->key + l->rope + l->value);
+	case DIM_NORM_GATE:
+		return c->norm_gate_rank;
 	case DIM_HEAD_KEY:
 		return l->key;
 	case DIM_HEAD_VALUE:
@@ -206,6 +212,7 @@ struct weights_range weights_dim_share(const struct weights_plan *p, enum arch_d
 	case DIM_QUARTER_HEADS:
 	case DIM_QUARTER_KV_HEADS:
 	case DIM_HEADS_QUERY:
+	case DIM_HEADS_QUERY_GATE:
 	case DIM_HEADS_VALUE:
 		return (struct weights_range){weights_dim(c, d, layer) / s->ranks * s->rank, weights_dim(c, d, layer) / s->ranks};
 	case DIM_KV_HEADS:

@@ -428,7 +428,7 @@ def cases():
             ropes = [r for r in rope_cases() if r[0] in ("none", "llama3-new", "yarn")]
         if family in ("opt", "mellum", "afmoe", "cohere2_moe", "gemma3_text", "olmo3", "starcoder2", "stablelm", "nemotron", "cohere2", "glm", "gpt2", "ministral", "ministral3", "hunyuan_v1_dense", "hunyuan_v1_moe", "glm4_moe_lite", "minicpm3",
                       "granitemoehybrid", "vaultgemma", "helium", "jais2", "minimax_m2", "dots1", "solar_open", "sarvam_moe", "flex_olmo", "mistral4", "youtu", "mimo", "hy_v3",
-                      "sarvam_mla", "deepseek_v32", "glm_moe_dsa", "axk1"):
+                      "sarvam_mla", "deepseek_v32", "glm_moe_dsa", "axk1", "axk2"):
             ropes = [("none", {})]
         for name, changes in ropes:
             if family == "mixtral":  # transformers' formulas want it

@@ -352,7 +352,7 @@ hunyuan_v1_dense/none hunyuan_v1_dense/odd hunyuan_v1_moe/none hunyuan_v1_moe/as
 stablelm/qkv-bias stablelm/head-norms-parallel nemotron/odd arcee/none apertus/none phi/none cohere/biases cohere/head-norms cohere2/none cohere2_moe/none cohere2_moe/rms-norm glm4/none glm4_moe/groups glm4_moe/qk-norm glm4_moe/odd ernie4_5_moe/none ernie4_5_moe/interval
 ernie4_5_moe/norm-min ernie4_5_moe/save-raw ernie4_5/biases
 deepseek_v2/groups deepseek_v2/lite deepseek_v2/attention-bias deepseek_v3/yarn deepseek_v3/groups deepseek_v3/odd deepseek_v3/q-rank-null deepseek_v3/halves
-axk1/groups axk1/choice-biases deepseek_v32/groups deepseek_v32/odd deepseek_v32/chosen-16 deepseek_v32/chosen-narrow glm_moe_dsa/shared-listed glm_moe_dsa/chosen-pattern sarvam_mla/none sarvam_mla/groups
+axk1/groups axk1/choice-biases axk2/chosen-16 axk2/odd deepseek_v32/groups deepseek_v32/odd deepseek_v32/chosen-16 deepseek_v32/chosen-narrow glm_moe_dsa/shared-listed glm_moe_dsa/chosen-pattern sarvam_mla/none sarvam_mla/groups
 glm4_moe_lite/listed minicpm3/none minicpm3/longrope
 gemma3n_text/none gemma3n_text/streams-3-active gemma3n_text/odd gemma3n_text/save-whole-new
 gemma4_text/none gemma4_text/untied gemma4_text/values gemma4_text/by-layer gemma4_text/odd gemma4_text/rope-half gemma4_text/small gemma4_text/small-keys

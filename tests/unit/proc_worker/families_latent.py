@@ -2,7 +2,7 @@
 from families_fields import MISSING, YARN, new_rope
 
 # Families whose heads share a latent: with sizes of heads of their own, and as many KV heads as others.
-LATENT = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3", "mistral4", "youtu", "sarvam_mla", "deepseek_v32", "glm_moe_dsa", "axk1")
+LATENT = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3", "mistral4", "youtu", "sarvam_mla", "deepseek_v32", "glm_moe_dsa", "axk1", "axk2")
 DENSE_LATENT = ("minicpm3", "youtu")
 LATENT_SIZES = {"kv_lora_rank": 22, "q_lora_rank": 26, "qk_nope_head_dim": 14, "qk_rope_head_dim": 10, "v_head_dim": 12,
                 "attention_bias": False}
@@ -16,6 +16,8 @@ INDEXED = {**LATENT_SIZES, **LATENT_EXPERTS, "ep_size": 1, "norm_topk_prob": Tru
 FAMILIES = {
     "axk1": {"architectures": ["AXK1ForCausalLM"], **LATENT_SIZES, **LATENT_EXPERTS, "moe_layer_freq": 1, "norm_topk_prob": True, "ep_size": 1,
              "num_nextn_predict_layers": 0, "routed_scaling_factor": 2.5, "scoring_func": "sigmoid", "rope_scaling": None},
+    "axk2": {"architectures": ["AXK2ForCausalLM"], **INDEXED, "index_n_heads": 16, "gated_norm_rank": 6, "moe_layer_freq": 1, "n_group": None,
+             "topk_group": None},
     "deepseek_v32": {"architectures": ["DeepseekV32ForCausalLM"], **INDEXED, "moe_layer_freq": 1, "aux_loss_alpha": 0.001, "seq_aux": True,
                      "pretraining_tp": 1},
     "glm_moe_dsa": {"architectures": ["GlmMoeDsaForCausalLM"], **INDEXED, "rope_interleave": True, "indexer_rope_interleave": True, "pad_token_id": 0},
@@ -55,7 +57,7 @@ def is_unbiased(config):
 
 
 def latent_cases(family):
-    if family in ("deepseek_v32", "glm_moe_dsa"):
+    if family in ("deepseek_v32", "glm_moe_dsa", "axk2"):
         yield "chosen-5", {"index_topk": 5, "index_n_heads": 16}
         yield "chosen-16", {"index_topk": 16, "index_n_heads": 12, "index_head_dim": 24}
         yield "chosen-33", {"index_topk": 33, "index_n_heads": 17, "index_head_dim": 10, "num_hidden_layers": 4, "first_k_dense_replace": 2}
@@ -85,6 +87,8 @@ def latent_cases(family):
             "norm_topk_prob", "n_group", "topk_group", "n_shared_experts", "first_k_dense_replace", "routed_scaling_factor", "scoring_func",
             "moe_layer_freq", "rms_norm_eps")}}
         return
+    if family == "axk2":
+        yield "frequency", {"moe_layer_freq": 2, "num_hidden_layers": 5, "gated_norm_rank": 19, "index_topk": 11}
     if family == "glm_moe_dsa":
         yield "shared-choice", {"num_hidden_layers": 6, "index_topk_freq": 3, "index_skip_topk_offset": 1}
         yield "shared-listed", {"indexer_types": ["full", "shared", "full"]}
@@ -101,7 +105,7 @@ def latent_cases(family):
         yield "defaults", {k: MISSING for k in ("norm_topk_prob", "n_group", "topk_group", "n_shared_experts", "first_k_dense_replace",
                                                 "routed_scaling_factor", "head_dim", "q_head_dim", "rms_norm_eps", "rope_theta")}
         return
-    if family in LATENT and not family.endswith(("_v32", "_dsa")):
+    if family in LATENT and not family.endswith(("_v32", "_dsa", "axk2")):
         yield "q-rank-null", {"q_lora_rank": None}
         yield "attention-bias", {"attention_bias": True}
     if family in LATENT and family != "mistral4":

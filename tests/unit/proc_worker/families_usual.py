@@ -8,7 +8,7 @@ GEMMA = {"head_dim": 12, "hidden_act": MISSING, "hidden_activation": "gelu_pytor
 ONE_A_HEAD = ("gpt_neox", "gpt2", "opt")
 # What families call the fields of others.
 NAMES = {"gpt_neox": {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"},
-         **{family: {"num_experts": "n_routed_experts"} for family in ("glm4_moe", "glm4_moe_lite", "deepseek_v2", "deepseek_v3", "mistral4", "dots1", "solar_open", "deepseek_v32", "glm_moe_dsa", "axk1")},
+         **{family: {"num_experts": "n_routed_experts"} for family in ("glm4_moe", "glm4_moe_lite", "deepseek_v2", "deepseek_v3", "mistral4", "dots1", "solar_open", "deepseek_v32", "glm_moe_dsa", "axk1", "axk2")},
          **{family: {"n_shared_experts": "num_shared_experts"} for family in ("hy_v3", "sarvam_mla")},
          "granitemoehybrid": {"intermediate_size": "shared_intermediate_size"}, "afmoe": {"n_shared_experts": "num_shared_experts"},
          "ernie4_5_moe": {"num_experts": "moe_num_experts", "num_experts_per_tok": "moe_k",

@@ -242,6 +242,21 @@ Test(config_latent, layers_take_over_what_others_have_chosen)
 		"layer 2 takes over what another has chosen; of a DeepseekV32ForCausalLM all layers choose by themselves");
 }
 
+Test(config_latent, a_x_k2_has_gates_of_norms_and_of_values)
+{
+	static const char axk2[] = "AXK2ForCausalLM";
+
+	good(axk2, ALL ", \"index_topk\": 64, \"gated_norm_rank\": 5, \"n_group\": null, \"topk_group\": null, \"moe_layer_freq\": 2");
+	cr_assert(c.norm_gate_rank == 5 && c.latent.gated && c.index.top == 64 && c.index.heads == 16 && !c.index.interleaved && c.interleaved);
+	cr_assert(c.router.groups <= 1 && expert_layers() == 0x14);
+	good(axk2, ALL);
+	cr_assert(c.norm_gate_rank == 16 && expert_layers() == 62 && c.router.scale == 2.5f);
+	refused(axk2, ALL ", \"gated_norm_rank\": 0", ERR_INVALID, "\"gated_norm_rank\" is 0");
+	refused(V3, ALL ", \"gated_norm_rank\": 8", ERR_UNSUPPORTED, "\"gated_norm_rank\" is set, which is not supported for " V3);
+	good(V3, ALL);
+	cr_assert(c.norm_gate_rank == 0 && !c.latent.gated);
+}
+
 #define AXK1 "AXK1ForCausalLM"
 Test(config_latent, a_x_k1_is_deepseek_v3_with_layers_of_experts_listed)
 {
