@@ -49,8 +49,8 @@ static const struct arch_tensor MPT[] = {
 #define MPT_ARCH(name) \
 	{name, MPT, COUNT_OF(MPT), ARCH_TIED, \
 	 .fields = {{"d_model", "hidden_size"}, {"n_layers", "num_hidden_layers"}, {"n_heads", "num_attention_heads"}, \
-		    {"max_seq_len", "max_position_embeddings"}, {"no_bias", "without_bias"}}, \
-	 .own = {"attn_config", "without_bias", "expansion_ratio", "learned_pos_emb", "norm_type", "ffn_config"}, .layer_norm = "layer_norm_epsilon", \
+		    {"max_seq_len", "max_position_embeddings"}, {"no_bias", "without_bias"}, {"norm_type", "layer_norm_type"}}, \
+	 .own = {"attn_config", "without_bias", "expansion_ratio", "learned_pos_emb", "layer_norm_type", "ffn_config"}, .layer_norm = "layer_norm_epsilon", \
 	 .unrotated = true, .ungated = true, .alibi = true, .activation = KERN_GELU, .context = 2048, .inner = 4, .norm_eps = 1e-5f}
 
 /* As GPT-J's but for norms, biases and positions. */

@@ -86,10 +86,10 @@ static bool is_mlp_field(const char *name)
 
 static enum err check_kinds(const struct model_config *c, json_val v, struct err_msg *em)
 {
-	json_val norm = json_get(v, "norm_type"), mlp = json_get(v, "ffn_config"), kind = json_get(mlp, "ffn_type");
+	json_val norm = json_get(v, "layer_norm_type"), mlp = json_get(v, "ffn_config"), kind = json_get(mlp, "ffn_type");
 
 	if (json_present(norm) && !json_string_equals(norm, "low_precision_layernorm") && !json_string_equals(norm, "layernorm"))
-		return err_set(em, ERR_UNSUPPORTED, "config.json: \"norm_type\" is '%.64s'; supported: low_precision_layernorm, layernorm",
+		return err_set(em, ERR_UNSUPPORTED, "config.json: \"layer_norm_type\" is '%.64s'; supported: low_precision_layernorm, layernorm",
 			       json_cstr(norm, json_type_name(norm)));
 	if (json_present(kind) && !json_string_equals(kind, "mptmlp"))
 		return err_set(em, ERR_UNSUPPORTED, "config.json: \"ffn_type\" of \"ffn_config\" is '%.64s'; supported: mptmlp", json_cstr(kind, json_type_name(kind)));

@@ -215,7 +215,7 @@ static const struct {
 	{"without_bias", 0, NAN},
 	{"expansion_ratio", 0, NAN},
 	{"learned_pos_emb", 0, NAN},
-	{"norm_type", 0, NAN},
+	{"layer_norm_type", 0, NAN},
 	{"ffn_config", 0, NAN},
 	{"attention_types", 0, NAN},
 	{"attention_layers", 0, NAN},

@@ -101,7 +101,7 @@ Test(config_unrotated, what_is_not_computed_of_mpt_is_refused_by_name)
 	said_refused(MPT, MPT_SIZES, MPT_ATTENTION("\"clip_qkv\": -1"), ERR_FORMAT, "\"clip_qkv\" must be a number above 0");
 	said_refused(MPT, MPT_SIZES, "\"attn_config\": 3", ERR_FORMAT, "\"attn_config\" must be an object");
 	said_refused(MPT, MPT_SIZES, "\"attn_config\": {\"alibi\": false}, \"learned_pos_emb\": false", ERR_UNSUPPORTED, "one of them must be true");
-	said_refused(MPT, MPT_SIZES, "\"norm_type\": \"rmsnorm\"", ERR_UNSUPPORTED, "\"norm_type\" is 'rmsnorm'");
+	said_refused(MPT, MPT_SIZES, "\"norm_type\": \"rmsnorm\"", ERR_UNSUPPORTED, "(the field \"norm_type\" of a MPTForCausalLM)");
 	said_refused(MPT, MPT_SIZES, "\"ffn_config\": {\"ffn_type\": \"mptglu\"}", ERR_UNSUPPORTED, "\"ffn_type\" of \"ffn_config\" is 'mptglu'");
 	said_refused(MPT, MPT_SIZES, "\"ffn_config\": {\"ffn_hidden_size\": 99}", ERR_UNSUPPORTED, "\"ffn_config\": \"ffn_hidden_size\" is set");
 	said_refused(MPT, MPT_SIZES, "\"logit_scale\": \"inv_sqrt_d_model\"", ERR_UNSUPPORTED, "logit_scale");
