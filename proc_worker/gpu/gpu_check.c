@@ -62,79 +62,48 @@ static enum err check_layers(const struct gpu_config *c, struct err_msg *em)
 
 static enum err check_family(const struct gpu_config *c, struct err_msg *em)
 {
-	const struct arch *a = c->model->arch;
+	const struct model_config *m = c->model;
+	const struct arch *a = m->arch;
+	const struct {
+		bool is_so;
+		const char *before, *behind; /* the family's name */
+	} refused[] = {
+		{a->global_heads && m->experts, "the experts of this ", " stand beside an MLP and have a weight each of their own (enable_moe_block); devices have no kernel for that: use "
+		 "--device cpu"},
+		{a->altup, "devices do not compute a ", ", whose residual stream is several (altup_num_inputs) and whose gates are sparse (activation_sparsity_pattern): use "
+		 "--device cpu"},
+		{a->hyper, "devices do not compute a ", ", whose residual stream is several (hc_mult): use --device cpu"},
+		{a->gated_norms, "devices do not compute a ", ", whose norms have gates (gated_norm_rank)"},
+		{a->sub_norms, "devices do not compute a ", ", whose last products read norms (attn_sub_norm, ffn_sub_norm): use --device cpu"},
+		{m->alibi.kind, "devices do not compute this ", ", whose scores fall with the distance of keys (ALiBi): use --device cpu"},
+		{a->sinusoids, "devices do not compute a ", ", no file of which has its positions: use --device cpu"},
+		{a->chunked, "devices do not compute a ", ", whose layers attend to chunks (attention_chunk_size) and whose experts' weights multiply what they read: use "
+		 "--device cpu"},
+		{a->head_layer_norms && m->head_norms, "the heads of this ", " have norms with weights of their own (use_qk_norm, qk_layernorm); devices have no kernel for that: use --device cpu"},
+		{m->parallel && m->experts, "devices do not compute a ", ", whose experts stand beside attention: use --device cpu"},
+		{a->gate_softplus, "the heads of this ", " have gates of another kind (gating), and their number may differ between layers; devices have no kernel for that: "
+		 "use --device cpu"},
+		{m->limited, "the gates of this ", " have bounds; devices have no kernel for that: use --device cpu"},
+		{a->latent && m->output_gate, "the heads of this ", " attend to latents and have gates; devices have no kernel for that: use --device cpu"},
+		{m->gate_by_head, "the heads of this ", " have a gate each, and their number may differ between layers; devices have no kernel for that: use --device cpu"},
+		{a->router_by_logits, "the experts of this ", " are chosen by logits with biases and weighed by scores; devices have no kernel for that: use --device cpu"},
+		{m->experts_narrow > 0, "devices do not compute the experts of this ", ", which read another width than the stream has (moe_latent_size): use --device cpu"},
+		{a->shortcut, "devices do not compute a ", ", whose experts skip every other layer (zero_expert_num): use --device cpu"},
+		{a->state_beside, "devices do not compute the layers of a ", ", which attend and keep a state side by side: use --device cpu"},
+		{m->recurrent.kind == RECURRENT_SELECTIVE, "devices have no kernel for the layers of a ", " that are of Mamba's first generation: use --device cpu"},
+		{a->attention_free, "devices do not compute a ", ", no layer of which is of attention: use --device cpu"},
+		{a->differential, "devices do not compute a ", ", half of whose heads take away from the others: use --device cpu"},
+		{a->head_experts, "devices do not compute a ", ", whose heads are a mixture of experts: use --device cpu"},
+		{a->normed_residual, "devices do not compute a ", ", whose blocks add to what they read: use --device cpu"},
+		{m->recurrent.kind == RECURRENT_LRU, "devices have no kernel for the layers of a ", " that keep a state: use --device cpu"},
+		{m->recurrent.kind == RECURRENT_KDA, "devices do not compute a ", ", every value of whose keys fades by itself: use --device cpu"},
+		{m->router.groups_best && m->router.groups > 1, "the experts of this ", " come from the groups whose best one is best (topk_method group_limited_greedy); devices have no kernel for that: use "
+		 "--device cpu"},
+	};
 
-	if (a->global_heads && c->model->experts)
-		return err_set(em, ERR_UNSUPPORTED,
-			       "the experts of this %s stand beside an MLP and have a weight each of their own (enable_moe_block); devices have no kernel for "
-			       "that: use --device cpu",
-			       a->name);
-	if (a->altup)
-		return err_set(em, ERR_UNSUPPORTED,
-			       "devices do not compute a %s, whose residual stream is several (altup_num_inputs) and whose gates are sparse "
-			       "(activation_sparsity_pattern): use --device cpu",
-			       a->name);
-	if (a->hyper)
-		return err_set(em, ERR_UNSUPPORTED, "devices do not compute a %s, whose residual stream is several (hc_mult): use --device cpu", a->name);
-	if (a->gated_norms)
-		return err_set(em, ERR_UNSUPPORTED, "devices do not compute a %s, whose norms have gates (gated_norm_rank)", a->name);
-	if (a->sub_norms)
-		return err_set(em, ERR_UNSUPPORTED, "devices do not compute a %s, whose last products read norms (attn_sub_norm, ffn_sub_norm): use --device cpu", a->name);
-	if (c->model->alibi.kind)
-		return err_set(em, ERR_UNSUPPORTED, "devices do not compute this %s, whose scores fall with the distance of keys (ALiBi): use --device cpu", a->name);
-	if (a->sinusoids)
-		return err_set(em, ERR_UNSUPPORTED, "devices do not compute a %s, no file of which has its positions: use --device cpu", a->name);
-	if (a->chunked)
-		return err_set(em, ERR_UNSUPPORTED,
-			       "devices do not compute a %s, whose layers attend to chunks (attention_chunk_size) and whose experts' weights multiply what they read: use "
-			       "--device cpu",
-			       a->name);
-	if (a->head_layer_norms && c->model->head_norms)
-		return err_set(em, ERR_UNSUPPORTED,
-			       "the heads of this %s have norms with weights of their own (%s); devices have no kernel for that: use --device cpu", a->name,
-			       arch_has_own(a, "use_qk_norm") ? "use_qk_norm" : "qk_layernorm");
-	if (c->model->parallel && c->model->experts)
-		return err_set(em, ERR_UNSUPPORTED, "devices do not compute a %s, whose experts stand beside attention: use --device cpu", a->name);
-	if (a->gate_softplus)
-		return err_set(em, ERR_UNSUPPORTED, "the heads of this %s have gates of another kind (gating), and their number may differ between layers; devices have no kernel for "
-						    "that: use --device cpu",
-			       a->name);
-	if (c->model->limited)
-		return err_set(em, ERR_UNSUPPORTED, "the gates of this %s have bounds; devices have no kernel for that: use --device cpu", a->name);
-	if (a->latent && c->model->output_gate)
-		return err_set(em, ERR_UNSUPPORTED, "the heads of this %s attend to latents and have gates; devices have no kernel for that: use --device cpu", a->name);
-	if (c->model->gate_by_head)
-		return err_set(em, ERR_UNSUPPORTED, "the heads of this %s have a gate each, and their number may differ between layers; devices have no kernel for that: use --device cpu",
-			       a->name);
-	if (a->router_by_logits)
-		return err_set(em, ERR_UNSUPPORTED, "the experts of this %s are chosen by logits with biases and weighed by scores; devices have no kernel for that: use --device cpu",
-			       a->name);
-	if (c->model->experts_narrow > 0)
-		return err_set(em, ERR_UNSUPPORTED, "devices do not compute the experts of this %s, which read another width than the stream has (moe_latent_size): use --device cpu",
-			       a->name);
-	if (a->shortcut)
-		return err_set(em, ERR_UNSUPPORTED, "devices do not compute a %s, whose experts skip every other layer (zero_expert_num): use --device cpu", a->name);
-	if (a->state_beside)
-		return err_set(em, ERR_UNSUPPORTED, "devices do not compute the layers of a %s, which attend and keep a state side by side: use --device cpu", a->name);
-	if (c->model->recurrent.kind == RECURRENT_SELECTIVE)
-		return err_set(em, ERR_UNSUPPORTED, "devices have no kernel for the layers of a %s that are of Mamba's first generation: use --device cpu", a->name);
-	if (a->attention_free)
-		return err_set(em, ERR_UNSUPPORTED, "devices do not compute a %s, no layer of which is of attention: use --device cpu", a->name);
-	if (a->differential)
-		return err_set(em, ERR_UNSUPPORTED, "devices do not compute a %s, half of whose heads take away from the others: use --device cpu", a->name);
-	if (a->head_experts)
-		return err_set(em, ERR_UNSUPPORTED, "devices do not compute a %s, whose heads are a mixture of experts: use --device cpu", a->name);
-	if (a->normed_residual)
-		return err_set(em, ERR_UNSUPPORTED, "devices do not compute a %s, whose blocks add to what they read: use --device cpu", a->name);
-	if (c->model->recurrent.kind == RECURRENT_LRU)
-		return err_set(em, ERR_UNSUPPORTED, "devices have no kernel for the layers of a %s that keep a state: use --device cpu", a->name);
-	if (c->model->recurrent.kind == RECURRENT_KDA)
-		return err_set(em, ERR_UNSUPPORTED, "devices do not compute a %s, every value of whose keys fades by itself: use --device cpu", a->name);
-	if (c->model->router.groups_best && c->model->router.groups > 1)
-		return err_set(em, ERR_UNSUPPORTED,
-			       "the experts of this %s come from the groups whose best one is best (topk_method group_limited_greedy); devices have no kernel for "
-			       "that: use --device cpu",
-			       a->name);
+	for (size_t i = 0; i < COUNT_OF(refused); i++)
+		if (refused[i].is_so)
+			return err_set(em, ERR_UNSUPPORTED, "%s%s%s", refused[i].before, a->name, refused[i].behind);
 	return ERR_OK;
 }
 

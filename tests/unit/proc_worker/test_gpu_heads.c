@@ -177,7 +177,7 @@ Test(gpu_heads, what_the_kernels_cannot_is_refused_by_name, .timeout = 60)
 		       KERN_BF16, 0, "stand beside an MLP");
 	expect_model_refused("{\"architectures\": [\"CohereForCausalLM\"], \"hidden_size\": 64, \"intermediate_size\": 32, \"vocab_size\": 64, \"num_hidden_layers\": 1, "
 		       "\"num_attention_heads\": 2, \"max_position_embeddings\": 128, \"layer_norm_eps\": 1e-5, \"use_qk_norm\": true}",
-		       KERN_BF16, 0, "have norms with weights of their own (use_qk_norm)");
+		       KERN_BF16, 0, "have norms with weights of their own (use_qk_norm, qk_layernorm)");
 	expect_model_refused("{\"architectures\": [\"Cohere2MoeForCausalLM\"], \"hidden_size\": 64, \"intermediate_size\": 32, \"vocab_size\": 64, \"num_hidden_layers\": 1, "
 		       "\"num_attention_heads\": 2, \"head_dim\": 32, \"max_position_embeddings\": 128, \"num_experts\": 4, \"num_experts_per_tok\": 1}",
 		       KERN_BF16, 0, "whose experts stand beside attention");
