@@ -525,8 +525,8 @@ bool arch_thinks(const char *name);
  * `model_type`; Qwen's older files have its fields beside "vision_config" instead (NULL: the first kind that there is).
  * NULL: `name` is no such model, or has no such part; which it may have is in `known`, "" if it is no such model. */
 const struct arch *arch_find_text_part(const char *name, const char *model_type, char *known, size_t bytes);
-/* The names of all that end as `like` does, "{Llama[4],...,InternLM{2,3},...}ForCausalLM" or "{...}ForConditionalGeneration", into `out`, and where the
- * others are: those that begin alike stand together, in [] beside the one that all begin with, in {} where that is none itself. */
+/* What an error says of the architectures that there are, into `out`: "docs/ADDING_A_MODEL.md lists the 170 that are supported; of names like it: ...", where
+ * there are names like `like`. */
 void arch_names(char *out, size_t bytes, const char *like);
 /* The name of row `i` of the table, and of that of models of several parts; NULL behind the last one. */
 const char *arch_name_at(size_t i);

@@ -23,7 +23,7 @@ static enum err read_arch(struct model_config *c, json_val *text, struct err_msg
 	const char *name = json_cstr(json_at(names, 0), "");
 	arch_names(known, sizeof(known), name);
 	if (json_type(names) != JSON_ARRAY || json_count(names) == 0)
-		return err_set(em, ERR_FORMAT, "config.json: \"architectures\" is missing; supported: %s",
+		return err_set(em, ERR_FORMAT, "config.json: \"architectures\" is missing; %s",
 			       known);
 	c->arch = arch_find(name);
 	if (!c->arch)

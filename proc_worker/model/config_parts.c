@@ -64,7 +64,7 @@ enum err config_read_text_part(struct model_config *c, json_val *text, const cha
 		return ERR_OK;
 	if (!types[0])
 		return err_set(em, ERR_UNSUPPORTED,
-			       "config.json: unknown architecture '%.128s'; supported: %s", name, known);
+			       "config.json: unknown architecture '%.128s'; %s", name, known);
 	return err_set(em, ERR_UNSUPPORTED,
 		       "config.json: \"text_config\" of a %s must be an object with \"model_type\" %s, found '%.64s'", name,
 		       types, json_cstr(json_get(part, "model_type"), json_type_name(part)));

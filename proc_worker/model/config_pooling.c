@@ -42,8 +42,8 @@ static const char *other_way(json_val v)
 	return json_bool(json_get(v, "pooling_mode_lasttoken"), &asked) && asked ? NULL : "mean";
 }
 
-/* `file`: of a folder of the model, as errors name it. */
-static enum err read_pooling(struct model_config *c, const char *dir, const char *file, struct err_msg *em)
+/* `file`: of a folder of the model, as errors name it; it must be there if it was `named`. */
+static enum err read_pooling(struct model_config *c, const char *dir, const char *file, bool named, struct err_msg *em)
 {
 	char path[PATH_BYTES];
 	struct json_doc *doc = NULL;
@@ -51,7 +51,7 @@ static enum err read_pooling(struct model_config *c, const char *dir, const char
 	if ((size_t)snprintf(path, sizeof(path), "%s/%s", dir, file) >= sizeof(path))
 		return err_set(em, ERR_TOO_LONG, "the path of %.100s is longer than %zu bytes", file, sizeof(path) - 1);
 	if (access(path, F_OK) < 0)
-		return strcmp(file, POOLING_FILE) == 0 ? ERR_OK : refuse(c, MODULES_FILE " names %.60s, which is not there", file);
+		return named ? refuse(c, MODULES_FILE " names %.60s, which is not there", file) : ERR_OK;
 	enum err e = json_parse_file(&doc, path, em);
 	const char *way = e ? NULL : other_way(json_root(doc));
 	if (way)
@@ -81,7 +81,7 @@ static enum err read_modules(struct model_config *c, const char *dir, json_val m
 			return refuse(c, MODULES_FILE " has a '%.60s', which is not computed here", type);
 		if ((size_t)snprintf(file, sizeof(file), "%s/config.json", json_cstr(json_get(it.value, "path"), "?")) >= sizeof(file))
 			return err_set(em, ERR_TOO_LONG, MODULES_FILE ": a \"path\" is longer than %zu bytes", sizeof(file) - 1);
-		e = read_pooling(c, dir, file, em);
+		e = read_pooling(c, dir, file, true, em);
 	}
 	return e;
 }
@@ -97,7 +97,7 @@ enum err config_read_pooling(struct model_config *c, json_val whole, const char 
 	if ((size_t)snprintf(path, sizeof(path), "%s/" MODULES_FILE, dir) >= sizeof(path))
 		return err_set(em, ERR_TOO_LONG, "the path of " MODULES_FILE " is longer than %zu bytes", sizeof(path) - 1);
 	if (access(path, F_OK) < 0)
-		return read_pooling(c, dir, POOLING_FILE, em);
+		return read_pooling(c, dir, POOLING_FILE, false, em);
 	enum err e = json_parse_file(&doc, path, em);
 	if (!e)
 		e = read_modules(c, dir, json_root(doc), em);
