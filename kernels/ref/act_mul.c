@@ -1,26 +1,8 @@
 /* Reference: gated activation. */
 #include <math.h>
 
-#include "common/assert.h"
 #include "kernels/kern_priv.h"
-
-static double activate(enum kern_activation act, double x)
-{
-	switch (act) {
-	case KERN_SILU:
-		return x / (1 + exp(-x));
-	case KERN_GELU_TANH: /* Hendrycks, Gimpel 2016; 0.79788... = sqrt(2 / pi) */
-		return 0.5 * x * (1 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
-	case KERN_GELU: /* 0.70710... = sqrt(1 / 2) */
-		return 0.5 * x * erfc(-0.70710678118654752440 * x);
-	case KERN_RELU:
-		return x < 0 ? 0 : x;
-	case KERN_RELU_SQUARED: /* So et al. 2021 */
-		return x < 0 ? 0 : x * x;
-	}
-	ASSERT(!"an activation");
-	return 0;
-}
+#include "kernels/ref/activation_priv.h"
 
 static double clamped(double x, double least, double most)
 {
@@ -59,9 +41,9 @@ enum err act_mul_ref(struct kern_ctx *ctx, const struct kern_act_mul_args *a)
 			a->out[(size_t)t * a->size + i] = (float)xielu(a->xielu, (double)gate[i]);
 		const double factor = a->factors ? (double)a->factors[t] : 1;
 		for (u32 i = 0; i < a->size && a->cutoffs; i++)
-			a->out[(size_t)t * a->size + i] = (float)(activate(a->act, above((double)gate[i], (double)a->cutoffs[t])) * up[i]);
+			a->out[(size_t)t * a->size + i] = (float)(ref_activate(a->act, above((double)gate[i], (double)a->cutoffs[t])) * up[i]);
 		for (u32 i = 0; i < a->size && !(a->limit > 0) && !a->xielu && !a->cutoffs; i++)
-			a->out[(size_t)t * a->size + i] = (float)(activate(a->act, factor * gate[i]) * (a->ungated ? 1 : factor * up[i]));
+			a->out[(size_t)t * a->size + i] = (float)(ref_activate(a->act, factor * gate[i]) * (a->ungated ? 1 : factor * up[i]));
 	}
 	return ERR_OK;
 }

@@ -2,32 +2,14 @@
  * not matter where a call ends. */
 #include <math.h>
 
-#include "common/assert.h"
 #include "kernels/kern_priv.h"
+#include "kernels/ref/activation_priv.h"
 
 enum { CHANNELS_A_TASK = 64 };
 
 static double sigmoid(double x)
 {
 	return 1 / (1 + exp(-x));
-}
-
-static double activate(enum kern_activation act, double x)
-{
-	switch (act) {
-	case KERN_SILU:
-		return x * sigmoid(x);
-	case KERN_GELU_TANH: /* Hendrycks, Gimpel 2016; 0.79788... = sqrt(2 / pi) */
-		return 0.5 * x * (1 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
-	case KERN_GELU: /* 0.70710... = sqrt(1 / 2) */
-		return 0.5 * x * erfc(-0.70710678118654752440 * x);
-	case KERN_RELU:
-		return x < 0 ? 0 : x;
-	case KERN_RELU_SQUARED: /* So et al. 2021 */
-		return x < 0 ? 0 : x * x;
-	}
-	ASSERT(!"an activation");
-	return 0;
 }
 
 static void channel(const struct kern_lru_args *a, float *S, u32 t, u32 c, bool begins)
@@ -37,7 +19,7 @@ static void channel(const struct kern_lru_args *a, float *S, u32 t, u32 c, bool 
 	const double fades = -8 * (double)a->rate[c] * r, taken = begins ? 1 : sqrt(-expm1(2 * fades));
 
 	S[c] = (float)((begins ? 0 : exp(fades) * (double)S[c]) + taken * i * (double)a->x[at]);
-	a->out[at] = (float)((double)S[c] * activate(a->act, (double)a->gate[at]));
+	a->out[at] = (float)((double)S[c] * ref_activate(a->act, (double)a->gate[at]));
 }
 
 static void channels_task(void *arg, u32 task, u32 thread)

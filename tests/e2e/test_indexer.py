@@ -2,56 +2,20 @@
 The models are those of families.json, whose prompts here are many times as long as what is chosen."""
 import concurrent.futures
 import json
-import pathlib
 
 import pytest
 
+from company import BLOCK, FLAGS, SHORT, alone, apart, folders, served  # noqa: F401 (fixtures)
 from device_models import ENVIRONMENT
 from engine import SANITIZED, Engine, killed_amid, run
-from small_models import Folders, deepseek, ids, write_model
+from small_models import deepseek, ids, write_model
 
-KEPT = json.loads((pathlib.Path(__file__).parents[1] / "unit" / "proc_worker" / "families.json").read_text())
 NAMES = ["glm_moe_dsa/chosen-pattern"] if SANITIZED else ["glm_moe_dsa/chosen-pattern", "deepseek_v32/chosen-16", "axk2/chosen-16"]
-BLOCK = 8
-FLAGS = ["--dtype", "float32", "--block-size", BLOCK, "--max-num-batched-tokens", 64]
-SHORT, LONG = 320, 2048  # contexts
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    def kept(name):
-        return {"config": {**json.loads(KEPT[name]["config"]), "max_position_embeddings": LONG}, "tensors": KEPT[name]["tensors"]}
-    return Folders(tmp_path_factory.mktemp, kept)
 
 
 @pytest.fixture(scope="module", params=NAMES)
 def model(request, folders):
     return folders(request.param)
-
-
-@pytest.fixture(scope="module")
-def served(model):
-    with Engine(*FLAGS, model=model) as engine:
-        yield engine
-
-
-@pytest.fixture(scope="module")
-def apart(model):
-    """An engine that keeps nothing for anybody, and is asked one thing at a time."""
-    with Engine(*FLAGS, "--no-enable-prefix-caching", "--max-num-seqs", 3, model=model) as engine:
-        yield engine.api
-
-
-@pytest.fixture(scope="module")
-def alone(apart):
-    known = {}
-
-    def answer(tokens, count):
-        key = (tuple(tokens), count)
-        if key not in known:
-            known[key] = apart.greedy_ids(list(tokens), count)
-        return known[key]
-    return answer
 
 
 def test_a_conversation_goes_on_with_what_is_cached(served, alone):

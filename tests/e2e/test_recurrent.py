@@ -2,58 +2,22 @@
 The models are those of families.json: weights are a function of a tensor's name and place."""
 import concurrent.futures
 import json
-import pathlib
 import time
 
 import pytest
 
 from api import ApiError
+from company import BLOCK, FLAGS, KEPT, SHORT, alone, apart, folders, served  # noqa: F401 (fixtures)
 from device_models import ENVIRONMENT
 from engine import FULL, SANITIZED, Engine, killed_amid, run
-from small_models import Folders, ids, write_model
+from small_models import ids, write_model
 
-KEPT = json.loads((pathlib.Path(__file__).parents[1] / "unit" / "proc_worker" / "families.json").read_text())
 NAMES = ["qwen3_5_text/none"] if SANITIZED else ["qwen3_5_text/none", "lfm2/bias", "granite_mamba/experts", "nemotron_h/mlps-last", "falcon_h1/none", "jamba/none", "mamba/none", "mamba2/none"] if FULL else ["qwen3_5_text/none", "lfm2/bias", "mamba/none", "mamba2/none"]
-BLOCK = 8
-FLAGS = ["--dtype", "float32", "--block-size", BLOCK, "--max-num-batched-tokens", 64]
-SHORT, LONG = 320, 2048  # contexts
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    def kept(name):
-        return {"config": {**json.loads(KEPT[name]["config"]), "max_position_embeddings": LONG}, "tensors": KEPT[name]["tensors"]}
-    return Folders(tmp_path_factory.mktemp, kept)
 
 
 @pytest.fixture(scope="module", params=NAMES)
 def model(request, folders):
     return folders(request.param)
-
-
-@pytest.fixture(scope="module")
-def served(model):
-    with Engine(*FLAGS, model=model) as engine:
-        yield engine
-
-
-@pytest.fixture(scope="module")
-def apart(model):
-    """An engine that keeps nothing for anybody, and is asked one thing at a time."""
-    with Engine(*FLAGS, "--no-enable-prefix-caching", "--max-num-seqs", 3, model=model) as engine:
-        yield engine.api
-
-
-@pytest.fixture(scope="module")
-def alone(apart):
-    known = {}
-
-    def answer(ids, count):
-        key = (tuple(ids), count)
-        if key not in known:
-            known[key] = apart.greedy_ids(list(ids), count)
-        return known[key]
-    return answer
 
 
 def test_a_conversation_goes_on_where_its_last_answer_ended(served, alone):
