@@ -194,7 +194,7 @@ static bool take_system(struct conversation *v, json_val content, const char *na
 	return ok;
 }
 
-static bool take_turn(struct conversation *v, json_val content, bool user, const char *name)
+static bool take_turn(struct conversation *v, json_val content, bool user, bool last, const char *name)
 {
 	struct buf *said = user ? &v->user : &v->chat.content;
 	const char *text, *type;
@@ -205,6 +205,12 @@ static bool take_turn(struct conversation *v, json_val content, bool user, const
 	else
 		flush_user(v);
 	v->chat.pending = !user;
+	if (!last || user) {
+		bool empty = json_type(content) == JSON_ARRAY ? json_count(content) == 0 : json_string(content, &text, &bytes) && bytes == 0;
+		if (empty)
+			return api_error_field(v->chat.e, name, content, "is empty",
+					       "a text or an array of at least one block; only the last message, if it is the assistant's, may be empty");
+	}
 	if (json_string(content, &text, &bytes)) {
 		v->asked = user;
 		add_line(said, text, bytes, "\n");
@@ -222,7 +228,7 @@ static bool take_turn(struct conversation *v, json_val content, bool user, const
 	return true;
 }
 
-static bool take_message(struct conversation *v, json_val message, size_t index)
+static bool take_message(struct conversation *v, json_val message, size_t index, bool last)
 {
 	char name[NAME_BYTES];
 	json_val role = json_get(message, "role"), content = json_get(message, "content");
@@ -231,7 +237,7 @@ static bool take_message(struct conversation *v, json_val message, size_t index)
 		return api_error_field(v->chat.e, name, message, "is no message", "{\"role\": \"user\", \"content\": ...}");
 	snprintf(name, sizeof(name), "messages[%zu].content", index);
 	if (json_string_equals(role, "user") || json_string_equals(role, "assistant"))
-		return take_turn(v, content, json_string_equals(role, "user"), name);
+		return take_turn(v, content, json_string_equals(role, "user"), last, name);
 	if (json_string_equals(role, "system"))
 		return take_system(v, content, name);
 	snprintf(name, sizeof(name), "messages[%zu].role", index);
@@ -255,6 +261,10 @@ static bool end_messages(struct conversation *v, size_t count)
 		return api_error_set(v->chat.e, 400, name, NULL,
 				     "Field '%s': it calls a tool, and nothing follows; a message of the user with the tool_result "
 				     "must.", name);
+	if (v->chat.pending && is_blank(&v->chat.content) && v->chat.reasoning.bytes == 0) { /* nothing that the answer could go on with */
+		v->chat.pending = false;
+		buf_clear(&v->chat.content);
+	}
 	v->continued = v->chat.pending && !is_blank(&v->chat.content);
 	flush_user(v);
 	chat_writer_flush_assistant(&v->chat);
@@ -277,7 +287,7 @@ static bool write_messages(struct json_writer *w, json_val root, struct api_erro
 	if (json_present(system))
 		ok = take_system(&v, system, "system");
 	for (struct json_iter it = json_iterate(messages); ok && json_next(&it); index++)
-		ok = take_message(&v, it.value, index);
+		ok = take_message(&v, it.value, index, index + 1 == json_count(messages));
 	ok = ok && end_messages(&v, index);
 	json_array_end(w);
 	if (v.continued) {

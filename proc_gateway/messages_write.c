@@ -70,7 +70,7 @@ static void put_stop(const struct choice *c, struct buf *out)
 	const struct openai_request *r = &c->group->request;
 	const bool stopped = c->done && c->stop_kind == TERCET_STOP_STRING && c->stop_value < r->stop_count;
 	const char *reason = c->finish == TERCET_FINISH_LENGTH ? (r->cut_to_fit ? "model_context_window_exceeded" : "max_tokens")
-			     : c->tools.count > 0	       ? "tool_use"
+			     : c->tools.count > 0 && !(stopped && c->tools.cut) ? "tool_use"
 			     : stopped			       ? "stop_sequence"
 							       : "end_turn";
 	if (c->done)

@@ -62,7 +62,8 @@ static void put_finish(const struct choice *c, struct buf *out)
 		else
 			buf_printf(out, ",\"cumulative_logprob\":%.17g", c->logprob_sum);
 	}
-	bool calls = c->finish == TERCET_FINISH_STOP && c->tools.count > 0;
+	bool stopped = c->stop_kind != TERCET_STOP_NONE && c->tools.cut; /* which no client should run */
+	bool calls = c->finish == TERCET_FINISH_STOP && c->tools.count > 0 && !stopped;
 	buf_printf(out, ",\"finish_reason\":\"%s\",\"stop_reason\":",
 		   calls ? "tool_calls" : tercet_finish_name(c->finish));
 	if (c->stop_kind == TERCET_STOP_ID)

@@ -516,6 +516,7 @@ void tool_calls_end(struct tool_calls *t, struct buf *content)
 {
 	bool tags = t->state == TOOL_BETWEEN || t->state == TOOL_PARAMETER || t->state == TOOL_VALUE;
 	bool cut_off = tags || ((t->state == TOOL_OBJECT || t->state == TOOL_ARGUMENTS) && t->open);
+	t->cut = cut_off && t->open && !t->dropped && t->count > 0;
 	if (tags)
 		tool_tags_end(t);
 	if (!cut_off && t->state != TOOL_AFTER)

@@ -91,6 +91,7 @@ struct tool_calls {
 	bool as_text, fresh; /* the one that comes is a string; nothing of it has come */
 	bool open;	 /* that call is the last of `calls`, or is dropped */
 	bool dropped;
+	bool cut;	     /* the answer was over amid the last call */
 	struct tool_call *calls;
 	u32 count, room;
 	bool failed; /* memory ran out */

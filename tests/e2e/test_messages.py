@@ -122,6 +122,24 @@ def test_reply_is_a_message(api):
     assert usage["output_tokens"] == chat["usage"]["completion_tokens"]
 
 
+@pytest.mark.parametrize("cut", ['"x"', "}"])
+def test_a_call_that_a_stop_sequence_cuts_is_none_to_run(api, cut):
+    forced = {"tools": TOOLS, "tool_choice": {"type": "any"}, "max_tokens": 100, "temperature": 0}
+    whole = ask(api, **forced)
+    assert whole["stop_reason"] == "tool_use" and whole["content"][-1]["input"]["to"] in ("a", "b")
+    reply = ask(api, **forced, stop_sequences=[cut])
+    assert reply["stop_reason"] == "stop_sequence" and reply["stop_sequence"] == cut
+    chat = api.call("POST", "/v1/chat/completions", {"messages": ASKED, "tools": [{"type": "function", "function": {
+        "name": "add", "parameters": TOOLS[0]["input_schema"]}}], "tool_choice": "required", "max_tokens": 100, "temperature": 0, "stop": [cut]}, KEY)
+    assert chat["choices"][0]["finish_reason"] == "stop"
+
+
+def test_an_empty_last_message_of_the_assistant_is_none(api):
+    tokens = ask(api, path=COUNT)["input_tokens"]
+    for content in ("", [], " \n", [{"type": "text", "text": ""}]):
+        assert ask(api, ASKED + [{"role": "assistant", "content": content}], COUNT)["input_tokens"] == tokens, content
+
+
 def test_stop_sequence_is_told(api):
     reply = ask(api, stop_sequences=["zzz", "e"], **SAMPLED)
     assert reply["stop_reason"] == "stop_sequence" and reply["stop_sequence"] == "e"
@@ -168,6 +186,9 @@ def test_answer_follows_a_schema(api):
     (404, "not_found_error", {"model": "claude-x"}, KEY),
     (400, "invalid_request_error", {"max_tokens": 0}, KEY),
     (400, "invalid_request_error", {"messages": [{"role": "user", "content": [{"type": "image"}]}]}, KEY),
+    (400, "invalid_request_error", {"messages": [{"role": "user", "content": []}]}, KEY),
+    (400, "invalid_request_error", {"messages": [{"role": "user", "content": ""}]}, KEY),
+    (400, "invalid_request_error", {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": []}, {"role": "user", "content": "y"}]}, KEY),
     (400, "invalid_request_error", {"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, KEY)])
 def test_errors_have_the_form_of_the_api(api, status, kind, fields, headers):
     body = json.dumps({"max_tokens": 5, "messages": ASKED, **fields})

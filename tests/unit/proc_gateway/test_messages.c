@@ -121,7 +121,7 @@ static const struct {
 	{"{" MAX ", \"messages\": [{\"content\": \"x\"}]}", "Field 'messages[0]'"},
 	{"{" MAX ", \"messages\": [{\"role\": \"tool\", \"content\": \"x\"}]}", "Field 'messages[0].role': \\\"tool\\\" is not known"},
 	{"{" MAX ", \"messages\": [{\"role\": \"user\"}]}", "Field 'messages[0].content'"},
-	{"{" MAX ", \"messages\": [{\"role\": \"user\", \"content\": []}]}", "Field 'messages'"},
+	{"{" MAX ", \"messages\": [{\"role\": \"user\", \"content\": []}]}", "Field 'messages[0].content': [] is empty"},
 	{SAID("5"), "Field 'messages[0].content[0]': 5 is no block of content; it must be {\\\"type\\\": \\\"text\\\", \\\"text\\\": \\\"...\\\"}."},
 	{SAID("{\"type\": \"text\"}"), "has no text"},
 	{SAID("{\"type\": \"text\", \"text\": \"a\"}, {\"type\": \"image\", \"source\": {\"type\": \"base64\", \"data\": \"AAAA\"}}"),
