@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "text/gguf_config_priv.h"
@@ -101,13 +102,19 @@ bool gguf_config_some_int(struct gguf_config *c, const char *name, u32 *out)
 	return true;
 }
 
+/* As long as the file has tensors, whatever number of layers it says. */
 bool gguf_config_layers_have(const struct gguf_config *c, const char *name)
 {
-	char full[64];
+	static const char block[] = "blk.";
+	u32 count = gguf_tensor_count(c->g);
 
-	for (u32 i = 0; i < c->layers; i++) {
-		snprintf(full, sizeof(full), "blk.%u.%s", i, name);
-		if (gguf_config_has_tensor(c, full))
+	for (u32 i = 0; i < count; i++) {
+		const char *text = gguf_tensor_at(c->g, i)->name, *digits = text + sizeof(block) - 1;
+		if (strncmp(text, block, sizeof(block) - 1) != 0 || *digits < '0' || *digits > '9')
+			continue;
+		char *rest;
+		unsigned long long layer = strtoull(digits, &rest, 10);
+		if (*rest == '.' && layer < c->layers && strcmp(rest + 1, name) == 0)
 			return true;
 	}
 	return false;

@@ -1,4 +1,6 @@
 """What the values of a file in GGUF become in config.json, and which are refused."""
+import time
+
 import pytest
 
 import gguf_files
@@ -221,6 +223,12 @@ def test_what_is_not_understood_is_refused_by_name(change, said, tmp_path, cache
     output = refusal(path)
     assert str(path) + ": " + said in output, output
     assert not list(cache.glob("*")) if cache.exists() else True
+
+
+def test_a_number_of_layers_that_no_file_has_is_refused_at_once(tmp_path):
+    began = time.monotonic()
+    assert "deepseek2.block_count" in refusal(bare(tmp_path / "m.gguf", {"deepseek2.block_count": (1 << 30) - 1, "deepseek2.expert_count": 4}, arch="deepseek2"))
+    assert time.monotonic() - began < 20  # a look at each of them took minutes
 
 
 LATENT = {"attention.kv_lora_rank": 4, "attention.key_length": 4, "attention.value_length": 2, "rope.dimension_count": 2, "expert_count": 2,
