@@ -189,7 +189,7 @@ LAST = {"pooling_mode_cls_token": False, "pooling_mode_lasttoken": True}
     ({"modules.json": [*MODULES, {"type": DENSE, "path": "3"}], "1_Pooling/config.json": LAST}, "modules.json has a 'sentence_transformers.models.Dense'"),
     ({"modules.json": [{"type": POOLING, "path": "pool"}], "pool/config.json": {"pooling_mode": "mean"}}, "pool/config.json asks for 'mean'"),
     ({"1_Pooling/config.json": {"pooling_mode": ["lasttoken"]}}, None),
-    ({"modules.json": MODULES, "1_Pooling/config.json": LAST}, None)])
+    ({"modules.json": MODULES, "1_Pooling/config.json": LAST}, None)][::4 if SANITIZED else 1])
 def test_another_pooling_is_refused(tmp_path, files, said):
     write_model(tmp_path, kept("llama/odd"))
     for name, value in files.items():

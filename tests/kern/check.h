@@ -11,8 +11,10 @@ enum { CHECK_TARGETS_MAX = 10, CHECK_POOLS = 2, CHECK_BUFFERS_MAX = 64, CHECK_CO
  * then, so not where sanitizers look for that. */
 #ifdef CHECK_SANITIZED
 enum { CHECK_RUNS = CHECK_POOLS };
+enum { CHECK_STRIDE = 7 }; /* of cases that differ in values, one in so many: addresses are what sanitizers see */
 #else
 enum { CHECK_RUNS = CHECK_POOLS + 1 };
+enum { CHECK_STRIDE = 1 };
 #endif
 
 /* How many cases one variant of an op has had. */

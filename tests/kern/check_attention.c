@@ -363,7 +363,7 @@ static void attention_of_slopes(struct check *c, u32 target)
 	static const u32 rows[][2] = {{40, 1}, {0, 0}, {70, 21}, {19, 19}, {1, 1}, {290, 7}, {2600, 3}};
 	static const u32 long_decode[][2] = {{2600, 1}, {0, 0}, {1030, 1}, {700, 1}, {16, 1}, {5, 1}}, single[][2] = {{4090, 1}}, many[][2] = {{1090, 150}, {70, 70}};
 	static const u32 heads[][3] = {{1, 1, 20}, {8, 8, 64}, {12, 3, 32}, {7, 1, 128}};
-	for (u32 i = 0; i < 2 * COUNT_OF(heads) * CHECK_KV_TYPES; i++) {
+	for (u32 i = 0; i < 2 * COUNT_OF(heads) * CHECK_KV_TYPES; i += CHECK_STRIDE) {
 		const u32 *h = heads[i / 2 % COUNT_OF(heads)];
 		struct attention_case m = {h[0], h[1], h[2], i % 4 < 2 ? 16 : 5, rows, COUNT_OF(rows), check_kv_types[i / 2 / COUNT_OF(heads)], false, 0, 0};
 		m.slopes = true;
