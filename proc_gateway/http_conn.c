@@ -145,19 +145,27 @@ struct conn *conn_create(struct http_server *s, int fd)
 
 /* ---------------------------------------------------------------- requests */
 
+/* The head was not read: of the client's wishes no more is known than what its first line says. */
+static void open_unread(struct conn *c)
+{
+	struct http_request *r = &c->request;
+	const char *end = c->in.bytes ? memchr(c->in.data, '\n', c->in.bytes) : NULL;
+	r->open = true;
+	c->server->active++;
+	c->server->stats.requests++;
+	buf_clear(&r->reply_headers);
+	buf_clear(&r->head_bytes);
+	if (end)
+		buf_append(&r->head_bytes, c->in.data, (size_t)(end - c->in.data) + 1);
+	http_head_peek(r->head_bytes.data, r->head_bytes.bytes, &r->head);
+}
+
 void conn_fail(struct conn *c, int status, const char *text)
 {
 	struct http_request *r = &c->request;
 	struct http_server *s = c->server;
-	if (!r->open) { /* the head was not read: there is nothing to know about the client's wishes */
-		r->open = true;
-		s->active++;
-		s->stats.requests++;
-		buf_clear(&r->reply_headers);
-		memset(&r->head, 0, offsetof(struct http_head, headers));
-		r->head.method_text = r->head.path = r->head.query = "";
-		r->head.minor_version = 1;
-	}
+	if (!r->open)
+		open_unread(c);
 	c->keep_alive = false;
 	struct buf body = {0};
 	const char *type = "text/plain";
@@ -187,13 +195,13 @@ static bool take_head(struct conn *c, size_t head_bytes)
 		conn_kill(c);
 		return false;
 	}
-	buf_consume(&c->in, head_bytes);
-	c->in_scanned = 0;
 	struct http_fault fault;
 	if (!http_head_parse(r->head_bytes.data, head_bytes, &r->head, &fault)) {
 		conn_fail(c, fault.status, fault.text);
 		return false;
 	}
+	buf_consume(&c->in, head_bytes);
+	c->in_scanned = 0;
 	buf_clear(&r->body);
 	buf_clear(&r->reply_headers);
 	memset(&r->chunked, 0, sizeof(r->chunked));

@@ -58,6 +58,23 @@ static enum http_method method_from_text(const char *text)
 	return HTTP_METHOD_OTHER;
 }
 
+static bool parse_target(char *target, struct http_head *out, struct http_fault *fault)
+{
+	if (strncasecmp(target, "http://", 7) == 0) { /* the absolute form that proxies are sent */
+		target = strchr(target + 7, '/');
+		if (!target)
+			return fault_set(fault, 400, "The request target has no path.");
+	}
+	if (*target != '/' && strcmp(target, "*") != 0)
+		return fault_set(fault, 400, "The request target does not begin with '/'.");
+	char *question = strchr(target, '?');
+	if (question)
+		*question = '\0';
+	out->path = target;
+	out->query = question ? question + 1 : "";
+	return true;
+}
+
 /* `line` is one line, NUL-terminated in place of its CR. */
 static bool parse_request_line(char *line, struct http_head *out, struct http_fault *fault)
 {
@@ -78,21 +95,11 @@ static bool parse_request_line(char *line, struct http_head *out, struct http_fa
 	*p++ = '\0';
 	if (strncmp(p, "HTTP/", 5) != 0)
 		return fault_set(fault, 400, "The request line does not end in the HTTP version.");
+	if (!parse_target(target, out, fault))
+		return false;
 	if (strcmp(p, "HTTP/1.1") != 0 && strcmp(p, "HTTP/1.0") != 0)
 		return fault_set(fault, 505, "Only HTTP/1.1 and HTTP/1.0 are spoken here.");
 	out->minor_version = p[7] == '1';
-	if (strncasecmp(target, "http://", 7) == 0) { /* the absolute form that proxies are sent */
-		target = strchr(target + 7, '/');
-		if (!target)
-			return fault_set(fault, 400, "The request target has no path.");
-	}
-	if (*target != '/' && strcmp(target, "*") != 0)
-		return fault_set(fault, 400, "The request target does not begin with '/'.");
-	char *question = strchr(target, '?');
-	if (question)
-		*question = '\0';
-	out->path = target;
-	out->query = question ? question + 1 : "";
 	return true;
 }
 
@@ -234,6 +241,22 @@ bool http_head_parse(char *data, size_t bytes, struct http_head *out, struct htt
 	if (first)
 		return fault_set(fault, 400, "The request line is missing.");
 	return apply_framing(out, fault);
+}
+
+void http_head_peek(char *data, size_t bytes, struct http_head *out)
+{
+	struct http_fault ignored;
+	char *newline = bytes ? memchr(data, '\n', bytes) : NULL;
+	memset(out, 0, offsetof(struct http_head, headers));
+	if (newline && newline > data && newline[-1] == '\r' && !memchr(data, '\0', (size_t)(newline - data))) {
+		newline[-1] = '\0';
+		(void)!parse_request_line(data, out, &ignored);
+	}
+	out->minor_version = 1;
+	if (out->path)
+		return;
+	out->method = 0;
+	out->method_text = out->path = out->query = "";
 }
 
 static int hex_value(char c)

@@ -56,6 +56,9 @@ enum http_parse http_head_find(const char *data, size_t bytes, size_t *at, size_
 			       struct http_fault *fault);
 /* Parses a whole head in place (writes NULs and lower-cases names). False: `fault`. */
 bool http_head_parse(char *data, size_t bytes, struct http_head *out, struct http_fault *fault);
+/* Reads the request line of a head that is refused, or is not whole, for the form of the reply: method, path and query, "" where
+ * there is no such line in `data` (it may be empty); no headers. Writes NULs into `data`, which `out` then points into. */
+void http_head_peek(char *data, size_t bytes, struct http_head *out);
 /* The value of a header (name in lower case), NULL when absent. */
 const char *http_head_get(const struct http_head *head, const char *name);
 

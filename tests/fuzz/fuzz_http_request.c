@@ -34,6 +34,18 @@ static enum http_parse read_body(const char *text, size_t bytes, size_t cut, str
 	return got;
 }
 
+/* What is read of a head that is refused is what the whole one says. */
+static void peek(const char *text, size_t bytes, const char *path)
+{
+	struct http_head head;
+	char *copy = malloc(bytes + 1);
+	memcpy(copy, text, bytes);
+	http_head_peek(copy, bytes, &head);
+	if (strlen(head.method_text) + strlen(head.path) + strlen(head.query) > bytes || (path && strcmp(head.path, path) != 0))
+		abort();
+	free(copy);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
 	struct http_head head;
@@ -51,9 +63,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 	if (found == HTTP_PARSE_DONE) {
 		char *copy = malloc(one);
 		memcpy(copy, text, one);
-		if (http_head_parse(copy, one, &head, &fault) && head.chunked && head.content_length)
+		bool whole_head = http_head_parse(copy, one, &head, &fault);
+		if (whole_head && head.chunked && head.content_length)
 			abort();
+		peek(text, bytes, whole_head ? head.path : NULL);
 		free(copy);
+	} else {
+		peek(text, bytes, NULL);
 	}
 	const char *rest = text + (found == HTTP_PARSE_DONE ? one : 0);
 	size_t rest_bytes = bytes - (size_t)(rest - text);

@@ -1,5 +1,6 @@
 /* Request heads and chunked bodies: what is taken, and what is refused with which status. */
 #include <criterion/criterion.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -112,6 +113,7 @@ Test(http_parse, what_two_readers_could_understand_differently_is_refused)
 	cr_expect_eq(status_of("GET / HTTP/1.1\r\nHost: x\r\nno colon\r\n\r\n"), 400);
 	cr_expect_eq(status_of("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), 0);
 	cr_expect_eq(status_of("GET http://h/p HTTP/1.1\r\nHost: x\r\n\r\n"), 0);
+	cr_expect_eq(status_of("GET http://h HTTP/2.0\r\nHost: x\r\n\r\n"), 400);
 }
 
 Test(http_parse, nul_bytes_and_too_many_headers_are_refused)
@@ -198,4 +200,33 @@ Test(http_parse, malformed_and_oversized_chunks_are_refused)
 		cr_assert_eq(status, cases[i].status, "case %zu: %d", i, status);
 		buf_fini(&body);
 	}
+}
+
+Test(http_parse, request_lines_of_refused_heads_are_read)
+{
+	static const struct {
+		const char *data, *method, *path, *query;
+	} heads[] = {
+		{"", "", "", ""},
+		{"POST /v1/mess", "", "", ""},
+		{"POST /a HTTP/1.1\n", "", "", ""},
+		{"\n", "", "", ""},
+		{"POST  /a HTTP/1.1\r\n", "", "", ""},
+		{"POST /a?b HTTP/1.1\r\nHost", "POST", "/a", "b"},
+		{"HEAD http://h/a HTTP/9.9\r\n", "HEAD", "/a", ""},
+	};
+	for (size_t i = 0; i < COUNT_OF(heads); i++) {
+		char data[64];
+		struct http_head head;
+		snprintf(data, sizeof(data), "%s", heads[i].data);
+		http_head_peek(data, strlen(heads[i].data), &head);
+		cr_expect_str_eq(head.method_text, heads[i].method, "%s", heads[i].data);
+		cr_expect_eq(head.method == HTTP_METHOD_HEAD, strcmp(heads[i].method, "HEAD") == 0);
+		cr_expect_str_eq(head.path, heads[i].path, "%s", heads[i].data);
+		cr_expect_str_eq(head.query, heads[i].query, "%s", heads[i].data);
+		cr_expect_eq(head.header_count, 0);
+	}
+	struct http_head head;
+	http_head_peek(NULL, 0, &head);
+	cr_expect_str_eq(head.path, "");
 }

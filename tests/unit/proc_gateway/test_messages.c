@@ -221,6 +221,14 @@ Test(messages, errors_of_common_code_have_the_form)
 		{"GET /v1/messages HTTP/1.1\r\nHost: x\r\nx-api-key: sk-one\r\n\r\n", "HTTP/1.1 405", "invalid_request_error"},
 		{"POST /v1/messages/batches HTTP/1.1\r\nHost: x\r\nx-api-key: sk-one\r\nContent-Length: 0\r\n\r\n", "HTTP/1.1 404", "not_found_error"},
 		{"POST /v1/messages HTTP/1.1\r\nHost: x\r\nx-api-key: sk-one\r\nContent-Length: 99999999999\r\n\r\n", "HTTP/1.1 413", "request_too_large"},
+		/* of heads that are refused */
+		{"POST /v1/messages?beta=true HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}", "HTTP/1.1 415", "invalid_request_error"},
+		{"POST /v1/messages/count_tokens HTTP/1.1\r\nHost: x\r\nContent-Length: a\r\n\r\n", "HTTP/1.1 400", "invalid_request_error"},
+		{"POST /v1/messages HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n", "HTTP/1.1 501", "api_error"},
+		{"POST /v1/messages HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}", "HTTP/1.1 400", "invalid_request_error"},
+		{"POST /v1/messages HTTP/2.0\r\nHost: x\r\n\r\n", "HTTP/1.1 505", "api_error"},
+		{"POST http://x/v1/messages HTTP/1.1\r\nHost: x\nA: b\r\n\r\n", "HTTP/1.1 400", "invalid_request_error"},
+		{"POST /v1/messages HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nx-api-key: sk-one\r\n\r\nzz\r\n", "HTTP/1.1 400", "invalid_request_error"},
 	};
 	for (size_t i = 0; i < COUNT_OF(cases); i++) {
 		char body[96];
