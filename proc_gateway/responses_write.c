@@ -42,7 +42,9 @@ static void put_part(const struct choice *c, const struct reply_item *item, bool
 static void put_item(const struct choice *c, const struct reply_item *item, bool whole, struct buf *out)
 {
 	/* only what came last is cut off, as its own event says */
-	const bool cut = c->done && c->finish == TERCET_FINISH_LENGTH && item->number + 1 == c->group->items.count;
+	const bool last = c->done && item->number + 1 == c->group->items.count;
+	const bool stopped = c->stop_kind != TERCET_STOP_NONE && c->tools.cut;
+	const bool cut = last && (c->finish == TERCET_FINISH_LENGTH || (item->kind >= ITEM_CALL && stopped));
 	buf_append_str(out, "{\"id\":");
 	put_item_id(c->group, item, out);
 	buf_printf(out, ",\"status\":\"%s\",", !whole ? "in_progress" : cut ? "incomplete" : "completed");

@@ -272,6 +272,27 @@ Test(responses, replies_have_items)
 	engine_teardown(&f);
 }
 
+Test(responses, a_call_that_a_stop_ended_is_incomplete)
+{
+	static struct engine_fixture f;
+	char path[32];
+	setup_forms(&f, path);
+	struct peer p = engine_connect(&f);
+	ask(&f, &p, "/v1/responses", "{\"input\": \"x\", \"stop\": \"1\", " TOOLS "}");
+	fake_emit(&f, &(struct fake_output){.request = 0, .text = CALL "<tool_call>{\"name\": \"add\", \"arguments\": {\"x\": ",
+					    .finish = FAKE_STOP, .stop_kind = TERCET_STOP_STRING});
+	cr_assert(engine_wait(&f, &p, 1, "\"truncation\":\"disabled\"}"), "%s", buf_cstr(&p.got));
+	struct json_doc *doc = json_behind(buf_cstr(&p.got), "\r\n\r\n");
+	json_val output = json_get(json_root(doc), "output");
+	cr_assert_str_eq(cstr_at(json_at(output, 0), "status"), "completed");
+	cr_assert_str_eq(cstr_at(json_at(output, 1), "type"), "function_call");
+	cr_assert_str_eq(cstr_at(json_at(output, 1), "status"), "incomplete");
+	cr_assert_str_eq(cstr_at(json_root(doc), "status"), "completed");
+	json_free(&doc);
+	peer_fini(&p);
+	engine_teardown(&f);
+}
+
 /* ---------------------------------------------------------------- events */
 
 /* The types in their order, numbers without a gap, and the deltas of a kind together. */
