@@ -428,6 +428,8 @@ static void fill_result(struct runner *r, const struct runner_flight *f, const s
 	out->name##_count = g->count;
 	RUNNER_LOGPROB_COLUMNS(COLUMN)
 #undef COLUMN
+	if (g->embedding_count)
+		runner_device_embeddings(r, f, g);
 }
 
 static void mark_finished(struct runner *r, const struct runner_flight *f, const u32 *tokens)

@@ -20,6 +20,8 @@
 	C(lp_rank, lp.rank, lp.entries)         \
 	C(lp_ids, lp.ids, lp.id_count)          \
 	C(lp_values, lp.values, lp.id_count)    \
+	RUNNER_PROMPT_LOGPROB_COLUMNS(C)
+#define RUNNER_PROMPT_LOGPROB_COLUMNS(C)        \
 	C(plp_seq, plp_seq, plp_entries)        \
 	C(plp_position, plp_position, plp_entries) \
 	C(plp_count, plp_count, plp_entries)    \
@@ -96,6 +98,9 @@ bool runner_device_stop(struct runner_device *d);
 MUST_CHECK enum err runner_device_watch(struct runner_device *d, struct err_msg *em);
 /* Wakes the main thread. Any thread. */
 void runner_device_signal(const struct runner_device *d);
+
+/* The embeddings of a step, behind the log-probabilities of its prompts: r->columns in the place of the device's arrays in r->result. */
+void runner_device_embeddings(struct runner *r, const struct runner_flight *f, const struct gpu_result *g);
 
 /* Marks rows that a sampled token ends, by the rule that scheduler and detokenizer follow, too. */
 void runner_mark_finished(struct runner *r, u32 row, u32 output, u32 token);

@@ -272,7 +272,7 @@ static size_t lay_out_columns(struct runner *r, char *base)
 	struct runner_columns *c = &r->columns;
 	size_t rows = r->config.limits.rows_max, samples = samples_max(r), ids = samples * (LOGPROBS_MAX + 1);
 	size_t tokens = r->config.limits.tokens_max, prompt_ids = tokens * (LOGPROBS_MAX + 1);
-	size_t embeddings = r->device ? 0 : rows * r->model.hidden;
+	size_t embeddings = rows * r->model.hidden;
 	size_t offset = 0;
 
 	r->sampled = region_carve(base, &offset, samples * sizeof(u32));

@@ -57,7 +57,7 @@ void worker_send_ready(struct worker *w)
 	const struct runner *r = w->runner;
 	struct ipc_msg msg = {.type = IPC_TYPE_WORKER_READY, .epoch = w->epoch};
 	const char *problem = r->constraints ? constraints_problem(r->constraints) : "";
-	const char *no_embeddings = r->device ? "they are made on CPUs only, and this is a device" : r->model.no_embeddings;
+	const char *no_embeddings = r->model.no_embeddings;
 
 	msg.worker_ready = (struct ipc_worker_ready){.rank = w->rank,
 						     .block_count = r->block_count,

@@ -84,7 +84,7 @@ MUST_CHECK enum err gpu_forward(struct gpu *g, const struct batch_state *b, cons
 				struct err_msg *em);
 /* Whether the step queued last has recorded a graph, which takes longer than what the graph then does. */
 bool gpu_recorded(const struct gpu *g);
-/* Second half: bias, penalties and masks, sampling, the sampled tokens behind their rows, log-probabilities,
+/* Second half: bias, penalties and masks, sampling, the sampled tokens behind their rows, log-probabilities and embeddings,
  * and on a side stream the way of all that to the host. `allowed`: of struct constraints_step, copied; or NULL. */
 MUST_CHECK enum err gpu_sample(struct gpu *g, const struct batch_state *b, const u32 *const *allowed,
 			       struct err_msg *em);
@@ -100,6 +100,10 @@ struct gpu_result {
 	const u32 *plp_position, *plp_count, *plp_rank, *plp_ids;
 	const f32 *plp_values;
 	u32 plp_entries, plp_id_count;
+	/* Embeddings in bf16 [embedding_count][hidden], and which of the rows that sampled they are of; of rank 0. */
+	const u16 *embeddings;
+	const u32 *embedded;
+	u32 embedding_count;
 	u64 started_ns, done_ns; /* clock_now_ns; as well as the host can tell when the device worked on it */
 };
 /* Blocks until the device has done the step. Any thread. ERR_DEVICE. */

@@ -521,6 +521,12 @@ static enum err join(struct gpu *g, u32 count, struct err_msg *em)
 	return e ? e : gpu_op(g->device_ops.join_logits(&g->ctx, &a), "join_logits", em);
 }
 
+enum err gpu_norm_samples(struct gpu *g, bool picked, u32 count, struct err_msg *em)
+{
+	return norm(g, g->arena.picked_normed, picked ? g->arena.picked : g->arena.x, NULL, g->weights.final_norm, g->weights.final_norm_bias, count,
+		    em);
+}
+
 enum err gpu_logits(struct gpu *g, const u32 *index, u32 count, u32 tokens, struct err_msg *em)
 {
 	const struct model_config *m = g->config.model;
@@ -528,20 +534,18 @@ enum err gpu_logits(struct gpu *g, const u32 *index, u32 count, u32 tokens, stru
 	bool shared = g->config.comm != NULL,
 	     fused = count <= KERN_FUSED_TOKENS && !w->order && norm_fits(g, count);
 	struct kern_matmul_fusion fusion = {.norm_weight = g->weights.final_norm, .norm_eps = m->norm_eps};
-	float *x = index ? g->arena.picked : g->arena.x;
 
 	ASSERT(count <= g->samples_max);
 	if (count == 0)
 		return ERR_OK;
 	enum err e = index ? pick(g, index, count, tokens, em) : ERR_OK;
 	if (!e && !fused)
-		e = norm(g, g->arena.picked_normed, x, NULL, g->weights.final_norm, g->weights.final_norm_bias, count,
-			 em);
+		e = gpu_norm_samples(g, index != NULL, count, em);
 	if (e)
 		return e;
 	struct kern_matmul_args a = product(NULL, g->arena.picked_normed, w, g->weights.lm_head_bias, count);
 	if (fused) {
-		a.x = x;
+		a.x = index ? g->arena.picked : g->arena.x;
 		a.dtype = KERN_F32;
 	}
 	a.out = shared ? g->arena.logit_part : g->arena.logits;

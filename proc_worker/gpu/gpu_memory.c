@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include "common/assert.h"
+#include "ipc/schema.h"
 #include "proc_worker/gpu/gpu_priv.h"
 #include "proc_worker/model/latent.h"
 #include "proc_worker/profile.h"
@@ -265,6 +266,7 @@ static size_t lay_out_pinned(struct gpu *g, u8 *base)
 		s->plp_rank = carve(base, &offset, tokens * sizeof(u32));
 		s->plp_ids = carve(base, &offset, tokens * (LOGPROBS_MAX + 1) * sizeof(u32));
 		s->plp_values = carve(base, &offset, tokens * (LOGPROBS_MAX + 1) * sizeof(f32));
+		s->embeddings = carve(base, &offset, (size_t)g->embeddings_max * g->config.model->hidden * sizeof(u16));
 	}
 	return offset;
 }
@@ -282,6 +284,7 @@ static size_t lay_out_host(struct gpu *g, u8 *base)
 		s->plp_seq = carve(base, &offset, tokens * sizeof(u64));
 		s->plp_position = carve(base, &offset, tokens * sizeof(u32));
 		s->plp_count = carve(base, &offset, tokens * sizeof(u32));
+		s->embedded = carve(base, &offset, g->embeddings_max * sizeof(u32));
 	}
 	g->grown = carve(base, &offset, rows * sizeof(u32));
 	g->anew = carve(base, &offset, rows * sizeof(u32));
@@ -342,6 +345,7 @@ static void decide_sizes(struct gpu *g)
 	size_t width = 3 * (size_t)g->config.shard->expert_intermediate + m->hidden;
 
 	g->samples_max = rows < tokens ? rows : tokens; /* a row runs a token at least */
+	g->embeddings_max = !m->no_embeddings[0] && (size_t)rows * m->hidden <= IPC_EMBEDDING_VALUES_MAX ? rows : 0;
 	g->share_max = m->vocab_size / g->config.shard->ranks + 1;
 	gpu_list_attentions(g);
 	if (m->experts) {

@@ -57,11 +57,13 @@ struct gpu_slot {
 	f32 *lp_values;
 	u32 *plp_rank, *plp_ids;
 	f32 *plp_values;
+	u16 *embeddings; /* [embeddings_max][hidden] */
 	/* Host. */
 	u32 *lp_entry, *lp_count;
 	u64 *plp_seq;
 	u32 *plp_position, *plp_count;
-	u32 lp_entries, lp_id_count, plp_entries, plp_id_count;
+	u32 *embedded; /* [R] samples that embeddings are of */
+	u32 lp_entries, lp_id_count, plp_entries, plp_id_count, embedding_count;
 };
 
 /* Device memory by name. T: tokens_max, R: rows_max, S: samples_max. */
@@ -161,6 +163,7 @@ struct gpu {
 	struct gpu_arena arena;
 
 	u32 samples_max, share_max, moe_tokens, decode_tokens_max;
+	u32 embeddings_max; /* of a step; 0: the model or the engine gives none */
 	struct gpu_attention attentions[GPU_ATTENTIONS];
 	u32 attention_count;
 	size_t stage_bytes;
@@ -189,6 +192,7 @@ struct gpu {
 	u32 graph_count;
 	bool has_exceptions; /* the last step ran some row otherwise than by the rule */
 	bool recorded;	     /* a graph, by the last step */
+	bool picked;	     /* the last step's samples are not its tokens: their part of the stream lies in arena.picked */
 	bool tail_queued;    /* by the forward: the sample half has only the way back to queue */
 	char tune_path[1024];
 };
@@ -274,6 +278,8 @@ MUST_CHECK enum err gpu_decode(struct gpu *g, const struct gpu_shape *shape, str
 /* Logits of `count` of the step's `tokens` into arena.logits: of those of `index` (device), or of the first.
  */
 MUST_CHECK enum err gpu_logits(struct gpu *g, const u32 *index, u32 count, u32 tokens, struct err_msg *em);
+/* The final norm of what the logits of the last step's `count` samples are made of, to arena.picked_normed. */
+MUST_CHECK enum err gpu_norm_samples(struct gpu *g, bool picked, u32 count, struct err_msg *em);
 /* The experts' say about `normed`, this rank's part of it, added to the stream or written to `delta`. */
 struct gpu_moe_out {
 	bool stream, accumulate; /* x = or, with accumulate, x += */

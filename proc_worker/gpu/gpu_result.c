@@ -23,6 +23,38 @@ static enum err send_down(struct gpu *g, struct gpu_slot *slot, u64 step, struct
 	return e ? e : g->api->event_record(slot->done, g->side, em);
 }
 
+/* ---------------------------------------------------------------- embeddings */
+
+static void list_embeddings(const struct gpu *g, const struct batch_state *b, struct gpu_slot *slot)
+{
+	for (u32 i = 0; i < b->sample_count; i++) {
+		const struct batch_row *row = &b->rows[b->sample_rows[i]];
+		if (!(row->params.flags & SAMPLING_EMBEDDING) || batch_state_sample_index(b, i) != row->prompt_count)
+			continue;
+		ASSERT(slot->embedding_count < g->embeddings_max);
+		slot->embedded[slot->embedding_count++] = i;
+	}
+}
+
+/* What the logits were made of, before anything else is picked out of the stream: on rank 0, whose results are read. Samples in a row are one copy. */
+static enum err send_embeddings(struct gpu *g, const struct batch_state *b, struct gpu_slot *slot, struct err_msg *em)
+{
+	size_t hidden = g->config.model->hidden;
+
+	if (g->config.shard->rank == 0)
+		list_embeddings(g, b, slot);
+	enum err e = slot->embedding_count ? gpu_norm_samples(g, g->picked, b->sample_count, em) : ERR_OK;
+	for (u32 at = 0, n; !e && at < slot->embedding_count; at += n) {
+		for (n = 1; at + n < slot->embedding_count && slot->embedded[at + n] == slot->embedded[at] + n;)
+			n++;
+		e = g->api->copy(g->ctx.stream, slot->embeddings + at * hidden, g->arena.picked_normed + slot->embedded[at] * hidden,
+				 n * hidden * sizeof(u16), KERN_COPY_DOWN, em);
+	}
+	return e;
+}
+
+/* ---------------------------------------------------------------- the second half */
+
 enum err gpu_sample(struct gpu *g, const struct batch_state *b, const u32 *const *allowed, struct err_msg *em)
 {
 	struct gpu_slot *slot = &g->slots[b->step % GPU_RING];
@@ -37,6 +69,8 @@ enum err gpu_sample(struct gpu *g, const struct batch_state *b, const u32 *const
 		e = gpu_sample_rows(g, b, allowed, slot, em);
 	if (!e && rest)
 		e = gpu_queue_commit(g, em);
+	if (!e && b->tokens_run)
+		e = send_embeddings(g, b, slot, em);
 	if (!e && b->tokens_run)
 		e = gpu_prompt_logprobs(g, b, slot, em);
 	if (!e)
@@ -91,6 +125,9 @@ enum err gpu_result(struct gpu *g, u64 step, struct gpu_result *out, struct err_
 				   .plp_values = s->plp_values,
 				   .plp_entries = s->plp_entries,
 				   .plp_id_count = s->plp_id_count,
+				   .embeddings = s->embeddings,
+				   .embedded = s->embedded,
+				   .embedding_count = s->embedding_count,
 				   .started_ns = free_ns > s->submitted_ns ? free_ns : s->submitted_ns,
 				   .done_ns = done};
 	return ERR_OK;

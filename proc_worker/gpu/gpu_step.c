@@ -151,7 +151,7 @@ static enum err open_slot(struct gpu *g, u64 step, struct err_msg *em)
 		return err_set(em, ERR_BUSY, "step %llu comes before step %llu was waited for",
 			       (unsigned long long)step, (unsigned long long)s->step);
 	s->step = 0;
-	s->count = s->lp_entries = s->lp_id_count = s->plp_entries = s->plp_id_count = 0;
+	s->count = s->lp_entries = s->lp_id_count = s->plp_entries = s->plp_id_count = s->embedding_count = 0;
 	s->submitted_ns = clock_now_ns();
 	atomic_store_explicit(&s->done_ns, 0, memory_order_relaxed);
 	return ERR_OK;
@@ -180,6 +180,7 @@ enum err gpu_forward(struct gpu *g, const struct batch_state *b, const struct ip
 	if (e || shape.tokens == 0)
 		return e;
 	g->tail_queued = tail;
+	g->picked = !shape.whole;
 	e = shape.whole ? run_decode(g, &shape, tail, em) : gpu_queue(g, &shape, tail, em);
 	return e ? e : gpu_states_behind(g, b, em);
 }

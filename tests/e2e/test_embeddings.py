@@ -3,6 +3,7 @@ engine samples from, so that weights, which tests can read, say what is right.""
 import array
 import base64
 import concurrent.futures
+import contextlib
 import json
 import math
 import os
@@ -14,11 +15,12 @@ import time
 import pytest
 
 from api import ApiError
-from device_models import ENVIRONMENT
+from device_models import device_engine
 from engine import DEMO, FULL, SANITIZED, Engine, killed_amid, run
 from small_models import Folders, ids, tensor, write_model
 
 KEPT = json.loads((pathlib.Path(__file__).parents[1] / "unit" / "proc_worker" / "families.json").read_text())
+DEVICE_KEPT = json.loads((pathlib.Path(__file__).parent / "device_families.json").read_text())
 FLAGS = ["--dtype", "float32", "--block-size", 8, "--max-num-batched-tokens", 32]
 HEAD, TIED = "lm_head.weight", "model.embed_tokens.weight"
 
@@ -30,6 +32,11 @@ def kept(name):
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     return Folders(tmp_path_factory.mktemp, kept)
+
+
+@pytest.fixture(scope="module")
+def device_folders(tmp_path_factory):
+    return Folders(tmp_path_factory.mktemp, DEVICE_KEPT.get)
 
 
 def embeddings(api, prompts, **fields):
@@ -234,11 +241,45 @@ def test_a_pooling_of_a_file_in_gguf_is_refused(tmp_path):
         assert e.value.status == 400 and "pooling_type is 'mean'" in e.value.message
 
 
-def test_devices_refuse_them():
-    with Engine("--device", "cuda", "--max-model-len", 64, model=DEMO, env=ENVIRONMENT) as engine:
-        with pytest.raises(ApiError) as e:
-            embeddings(engine.api, "x")
-        assert e.value.status == 400 and "on CPUs only" in e.value.message
+DEVICE_FLAGS = ["--dtype", "bfloat16", "--block-size", 8, "--max-num-batched-tokens", 64, "--max-num-seqs", 8, "--max-model-len", 128]
+
+
+@contextlib.contextmanager
+def on_device_and_cpu(model, *flags):
+    with device_engine(*DEVICE_FLAGS, *flags, model=model) as device, Engine(*DEVICE_FLAGS, model=model) as cpu:
+        yield device.api, cpu.api
+
+
+def check_close(got, wanted, share=0.03):
+    assert len(got) == len(wanted)
+    for a, b in zip(got, wanted):
+        assert len(a) == len(b) and max(abs(x - y) for x, y in zip(a, b)) < share * max(map(abs, b))
+
+
+# a norm whose weights have a factor of the logits; LayerNorm
+@pytest.mark.parametrize("name, tensor_parallel", [("granitemoe", 1), ("stablelm", 2)] + ([("granitemoe", 2), ("gpt2", 1)] if FULL else []))
+def test_those_of_a_device_are_those_of_the_cpu(device_folders, name, tensor_parallel):
+    prompts = [[t % 90 for t in ids(k, length)] for k, length in enumerate((1, 2, 31, 90, 5, 5, 64))]
+    single = [[k + 3] for k in range(8)]
+    with on_device_and_cpu(device_folders(name), "-tp", tensor_parallel) as (device, cpu):
+        check_close(embeddings(device, prompts, normalize=False), embeddings(cpu, prompts, normalize=False))
+        wanted = embeddings(cpu, single, normalize=False)
+        for _ in range(3):  # steps of one token a row, which are recorded
+            check_close(embeddings(device, single, normalize=False), wanted)
+
+
+def test_on_a_device_beside_others():
+    """Prompts whose own log-probabilities are asked for, which pick other tokens out of the same step, and texts."""
+    prompts = [ids(200 + k, 1 + 7 * k % 60) for k in range(12 if SANITIZED else 32)]
+
+    def ask(api, k):
+        fields = [{"logprobs": 3, "echo": True, "max_tokens": 2}, {"max_tokens": 9, "logit_bias": {"5": -3}}, {"max_tokens": 20}][k % 3]
+        return api.call("POST", "/v1/completions", {"prompt": prompts[k], "temperature": 0, **fields}) and None if k % 4 else embeddings(api, prompts[k:k + 3])
+
+    with on_device_and_cpu(DEMO) as (device, cpu), concurrent.futures.ThreadPoolExecutor(12) as pool:
+        for k, got in enumerate(pool.map(lambda k: ask(device, k), range(len(prompts)))):
+            if got:
+                check_close(got, embeddings(cpu, prompts[k:k + 3]))
 
 
 def wide_model(folder, gain=0.05):
