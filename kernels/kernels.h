@@ -290,8 +290,8 @@ struct kern_soft_cap_args {
 
 /* Routing of a mixture of experts (Shazeer et al. 2017; Jiang et al. 2024). An expert's score is its share of
  * softmax(logits[t]), or with `sigmoid` 1 / (1 + e^-logit). A token's experts are the `top` of the largest score + bias, a
- * float, ties to the lowest, with `by_logits` (CPUs alone) of the largest logit + bias; of several `groups`, as many experts each, only those in the `groups_top` whose two largest sum
- * to most (DeepSeek-AI 2024), with `groups_best` whose largest is largest (V2; CPUs alone). Their weights are their scores, where `normalize` divided by max(their sum + sum_plus,
+ * float, ties to the lowest, with `by_logits` of the largest logit + bias; of several `groups`, as many experts each, only those in the `groups_top` whose two largest sum
+ * to most (DeepSeek-AI 2024), with `groups_best` whose largest is largest (V2). Their weights are their scores, where `normalize` divided by max(their sum + sum_plus,
  * sum_least), times `scale` and, on CPUs, expert_scales[e]; with `mixer` (SparseMixer, Liu et al. 2023, which has none of the others) each one's share of
  * softmax(x) over those experts not chosen before it whose logits are near m, its own: m - x <= mixer * max(|x|, m). The T * top
  * assignments of a token to an expert are numbered by expert and, of one expert, by token, so that what an expert has to do
@@ -321,7 +321,7 @@ struct kern_moe_matmul_args {
 	KERN_ACTIVATIONS(, out);     /* [assignments][N] */
 	KERN_ACTIVATIONS(const, x);  /* [T][K], or [assignments][K] without `source` */
 	const u32 *source;	     /* [assignments] the row of x that an assignment reads; NULL: its own */
-	const struct kern_weight *w; /* host [experts], all of one shape; their data on the device */
+	const struct kern_weight *w; /* host [experts], all of one shape; their data on the device, equally far apart */
 	const float *bias;	     /* [experts][N], or NULL */
 	const u32 *expert_start;     /* [experts + 1] */
 	u32 experts, assignments;

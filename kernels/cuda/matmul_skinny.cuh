@@ -421,9 +421,10 @@ static __global__ void __launch_bounds__(SKINNY_THREADS, 2) skinny_heads_kernel(
 }
 
 /* Experts of a mixture: blocks (., e) compute the tokens of expert e, in slices. */
-enum { SKINNY_EXPERTS_MAX = 256 };
+enum { SKINNY_EXPERTS_MAX = 512 };
 struct skinny_experts {
-	const u8 *w[SKINNY_EXPERTS_MAX];
+	const u8 *w;	/* of the first */
+	size_t between; /* from one to the next, in bytes */
 	const u32 *expert_start;
 	size_t scales_at, zeros_at; /* behind w, in bytes */
 };
@@ -435,7 +436,7 @@ static __global__ void __launch_bounds__(SKINNY_THREADS, 2)
 	SHARED_DYNAMIC(float, shared);
 	const u32 first = x.expert_start[blockIdx.y], end = x.expert_start[blockIdx.y + 1];
 	struct skinny p = all;
-	p.w = x.w[blockIdx.y];
+	p.w = x.w + blockIdx.y * x.between;
 	p.scales = p.w + x.scales_at;
 	p.zeros = p.w + x.zeros_at;
 	for (u32 at = first; at < end; at += S::EIGHTS * 8) {

@@ -26,12 +26,14 @@ CUDA_OP(moe_matmul)
 	x.expert_start = a->expert_start;
 	x.scales_at = (size_t)(p.scales - p.w);
 	x.zeros_at = (size_t)(p.zeros - p.w);
+	x.w = (const u8 *)w->data;
+	x.between = a->experts > 1 ? (size_t)((const u8 *)w[1].data - x.w) : 0;
 	for (u32 i = 0; i < a->experts; i++) {
-		if (w[i].n != w->n || w[i].k != w->k || w[i].dtype != w->dtype || !cuda_aligned(w[i].data))
+		if (w[i].n != w->n || w[i].k != w->k || w[i].dtype != w->dtype || !cuda_aligned(w[i].data) ||
+		    (const u8 *)w[i].data != x.w + i * x.between)
 			return ERR_INVALID;
 		if (w[i].order)
 			return ERR_UNSUPPORTED;
-		x.w[i] = (const u8 *)w[i].data;
 	}
 	if ((u64)a->assignments >= (u64)KERN_EXPERT_TILED * a->experts && cuda_aligned(p.out) && moe_wgmma_serves(w->dtype))
 		return moe_wgmma(w->dtype, &p, &x, &work, cuda_stream(ctx));

@@ -122,13 +122,13 @@ CU_INLINE void rich_init(const struct kern_moe_route_args *a, struct rich *r, u3
 	for (u32 e = lane; e < a->experts; e += CU_WARP) {
 		float key = r->logits[e];
 		if (a->bias || a->groups > 1)
-			key = (float)(rich_score(a, r, e) / r->unit + (a->bias ? (double)a->bias[e] : 0));
+			key = (float)((a->by_logits ? (double)number(key) : rich_score(a, r, e) / r->unit) + (a->bias ? (double)a->bias[e] : 0));
 		r->keys[e] = number(key);
 	}
 }
 
-/* The sum of the two largest keys of a group, in each lane. */
-CU_INLINE float rich_group(const struct rich *r, u32 from, u32 to, u32 lane)
+/* The sum of the two largest keys of a group, or with `best` the largest, in each lane. */
+CU_INLINE float rich_group(const struct rich *r, bool best, u32 from, u32 to, u32 lane)
 {
 	float first = -INFINITY, second = -INFINITY;
 	for (u32 e = from / CU_WARP * CU_WARP + lane; e < to; e += CU_WARP) {
@@ -142,7 +142,7 @@ CU_INLINE float rich_group(const struct rich *r, u32 from, u32 to, u32 lane)
 		second = fmaxf(fmaxf(second, l), fminf(first, k));
 		first = fmaxf(first, k);
 	}
-	return first + second;
+	return best ? first : first + second;
 }
 
 /* The groups whose experts may be chosen, a bit each; lane l has the keys of groups l and l + 32. */
@@ -154,7 +154,7 @@ CU_INLINE u64 rich_groups(const struct kern_moe_route_args *a, const struct rich
 		return ~0ull;
 	const u32 size = a->experts / a->groups;
 	for (u32 g = 0; g < a->groups; g++) {
-		const float key = rich_group(r, g * size, (g + 1) * size, lane);
+		const float key = rich_group(r, a->groups_best, g * size, (g + 1) * size, lane);
 		keys[0] = g == lane ? key : keys[0];
 		keys[1] = g == lane + CU_WARP ? key : keys[1];
 	}
@@ -282,7 +282,7 @@ CUDA_OP(moe_route)
 		return ERR_INVALID;
 	const bool rich =
 		a->bias || a->sigmoid || a->groups > 1 || a->scale > 0 || a->sum_plus > 0 || a->sum_least > 0 || a->mixer > 0;
-	if (a->experts > EXPERTS_MAX || a->top > CU_WARP || a->groups_best || a->expert_scales ||
+	if (a->experts > EXPERTS_MAX || a->top > CU_WARP || a->expert_scales ||
 	    ctx->scratch_bytes < (size_t)a->tokens * a->top * sizeof(u32))
 		return ERR_UNSUPPORTED;
 	if (a->tokens > 0) {

@@ -90,7 +90,7 @@ CU_INLINE void tiled_ask(const struct tiled *a, const u32 *before, struct tiled_
 		cu_cp_commit(); /* so that the waits count on */
 		return;
 	}
-	const u8 *w = a->x.w[s->place.expert];
+	const u8 *w = a->x.w + s->place.expert * a->x.between;
 	char *to = stage + threadIdx.x * 16;
 #pragma unroll
 	for (u32 i = 0; i < S::UNITS * S::W_LINES; i++) {

@@ -72,7 +72,7 @@ CU_INLINE void wgmma_open(const struct tiled *a, const struct tiled_place *place
 #pragma unroll
 	for (u32 i = 0; i < S::ROWS / S::LINE; i++)
 		s->rows |= (u32)(row + i / 2 * 32 + i % 2 * 4 < p->n) << i;
-	s->w = (const u16 *)a->x.w[place->expert] + (size_t)row * p->k + chunk;
+	s->w = (const u16 *)(const void *)(a->x.w + place->expert * a->x.between) + (size_t)row * p->k + chunk;
 }
 
 template <typename S>

@@ -12,7 +12,7 @@ enum {
 	HIDDEN_MAX = 16384,
 	ROWS_MAX = 8192,
 	VOCAB_MAX = 1 << 22,
-	EXPERTS_MAX = 256,
+	EXPERTS_MAX = 512,
 	EXPERTS_PER_TOKEN_MAX = 32,
 	BLOCK_LEAST = 4,
 	LATENT_HEADS_MAX = 256,
@@ -86,7 +86,6 @@ static enum err check_family(const struct gpu_config *c, struct err_msg *em)
 		{m->limited, "the gates of this ", " have bounds; devices have no kernel for that: use --device cpu"},
 		{a->latent && m->output_gate, "the heads of this ", " attend to latents and have gates; devices have no kernel for that: use --device cpu"},
 		{m->gate_by_head, "the heads of this ", " have a gate each, and their number may differ between layers; devices have no kernel for that: use --device cpu"},
-		{a->router_by_logits, "the experts of this ", " are chosen by logits with biases and weighed by scores; devices have no kernel for that: use --device cpu"},
 		{m->experts_narrow > 0, "devices do not compute the experts of this ", ", which read another width than the stream has (moe_latent_size): use --device cpu"},
 		{a->shortcut, "devices do not compute a ", ", whose experts skip every other layer (zero_expert_num): use --device cpu"},
 		{a->state_beside, "devices do not compute the layers of a ", ", which attend and keep a state side by side: use --device cpu"},
@@ -97,8 +96,6 @@ static enum err check_family(const struct gpu_config *c, struct err_msg *em)
 		{a->normed_residual, "devices do not compute a ", ", whose blocks add to what they read: use --device cpu"},
 		{m->recurrent.kind == RECURRENT_LRU, "devices have no kernel for the layers of a ", " that keep a state: use --device cpu"},
 		{m->recurrent.kind == RECURRENT_KDA, "devices do not compute a ", ", every value of whose keys fades by itself: use --device cpu"},
-		{m->router.groups_best && m->router.groups > 1, "the experts of this ", " come from the groups whose best one is best (topk_method group_limited_greedy); devices have no kernel for that: use "
-		 "--device cpu"},
 	};
 
 	for (size_t i = 0; i < COUNT_OF(refused); i++)

@@ -6,7 +6,7 @@
 #include "common/err.h"
 #include "kernels/kernels.h"
 
-enum { CHECK_TARGETS_MAX = 10, CHECK_POOLS = 2, CHECK_BUFFERS_MAX = 64, CHECK_COUNTS_MAX = 128 };
+enum { CHECK_TARGETS_MAX = 10, CHECK_POOLS = 2, CHECK_BUFFERS_MAX = 600, CHECK_COUNTS_MAX = 128 };
 /* Of a case: with each pool, and with the first one again, which has to give the same bits. What is read and written is the same
  * then, so not where sanitizers look for that. */
 #ifdef CHECK_SANITIZED

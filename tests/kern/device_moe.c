@@ -47,8 +47,8 @@ static void route_case(struct device *d, struct kern_moe_route_args a, bool bias
 				       2e-6, 1e-9);
 	d->ctx.scratch = NULL;
 	d->ctx.scratch_bytes = 0;
-	device_case_end(d, problem, "moe_route tokens=%u experts=%u top=%u normalize=%d ties=%d bias=%d sigmoid=%d groups=%u/%u mixer=%g",
-			tokens, experts, a.top, a.normalize, ties, bias, a.sigmoid, a.groups_top, a.groups, (double)a.mixer);
+	device_case_end(d, problem, "moe_route tokens=%u experts=%u top=%u normalize=%d ties=%d bias=%d sigmoid=%d groups=%u/%u best=%d by_logits=%d mixer=%g",
+			tokens, experts, a.top, a.normalize, ties, bias, a.sigmoid, a.groups_top, a.groups, a.groups_best, a.by_logits, (double)a.mixer);
 }
 
 static void route_cases(struct device *d)
@@ -63,6 +63,9 @@ static void route_cases(struct device *d)
 		{.tokens = 17, .experts = 512, .top = 32, .groups = 64, .groups_top = 40, .sigmoid = true, .scale = 2.5f},
 		{.tokens = 5, .experts = 16, .top = 5, .normalize = true, .groups = 4, .groups_top = 2, .sum_plus = 0.3f},
 		{.tokens = 11, .experts = 72, .top = 6, .groups = 36, .groups_top = 3, .sum_least = 0.9f, .normalize = true},
+		{.tokens = 19, .experts = 64, .top = 5, .groups = 16, .groups_top = 3, .groups_best = true, .scale = 16},
+		{.tokens = 8, .experts = 96, .top = 7, .sigmoid = true, .normalize = true, .by_logits = true, .sum_plus = 1e-20f},
+		{.tokens = 4, .experts = 40, .top = 3, .groups = 5, .groups_top = 2, .groups_best = true, .by_logits = true, .sigmoid = true},
 		{.tokens = 3, .experts = 33, .top = 33 - 1, .sigmoid = true, .normalize = true, .sum_least = 40},
 	};
 	const struct kern_moe_route_args mixed[] = {
@@ -134,36 +137,41 @@ static const char *products_alone(struct device *d, const struct kern_moe_matmul
 	return problem;
 }
 
-enum { EXPERTS = 5 };
+enum { EXPERTS = 5, EXPERTS_MAX = 512 };
 
 /* Of sums that are near 1,024 from the first value of k to the middle one (make_experts): every step on the way rounds by up to 2^-14, some
  * hundred of them. One that is rounded to bfloat16 on its way is off by 4. */
 static const double LARGE_TERMS = 4e-3;
 
-/* Of bf16, two columns cancel each other where the inputs are alike: in floats the order of sums shows. */
+/* Of bf16, two columns cancel each other where the inputs are alike: in floats the order of sums shows. On the device experts
+ * lie equally far apart. */
 static const char *make_experts(struct device *d, enum kern_dtype type, struct kern_weight *weights,
-				struct kern_weight *refs, u32 n, u32 k)
+				struct kern_weight *refs, u32 experts, u32 n, u32 k)
 {
 	struct check *c = &d->check;
 	struct err_msg em = {""};
+	const size_t between = (kern_weight_device_bytes(n, k, type) + 63) / 64 * 64 + 64, /* KERN_ALIGN */
+		bytes = (kern_weight_bytes(n, k, type, 0) + 63) / 64 * 64, values_count = (size_t)n * k;
+	u8 *device = check_alloc(c, experts * between), *packed = check_alloc(c, type == KERN_F8E4M3 ? 1 : experts * bytes);
+	float *values = check_floats(c, type == KERN_F8E4M3 ? 1 : experts * values_count, false);
 	const char *problem = NULL;
-	for (u32 e = 0; e < EXPERTS; e++) {
+	for (u32 e = 0; e < experts; e++) {
 		if (type == KERN_F8E4M3) {
 			problem = device_weight_f8(d, n, k, &weights[e], &refs[e]) ? problem : "no weight";
+			(void)cudaMemcpy(device + e * between, weights[e].data, kern_weight_device_bytes(n, k, type), cudaMemcpyDeviceToHost);
 			continue;
 		}
-		float *values = check_floats(c, (size_t)n * k, false);
 		for (u32 i = 0; i < n && type == KERN_BF16; i++) {
-			values[i * k] = 1024;
-			values[i * k + k / 2] = -1024;
+			values[e * values_count + i * k] = 1024;
+			values[e * values_count + i * k + k / 2] = -1024;
 		}
-		void *memory = check_alloc(c, kern_weight_bytes(n, k, type, 0)),
-		     *device = check_alloc(c, kern_weight_device_bytes(n, k, type));
-		if (kern_weight_pack(&refs[e], values, KERN_F32, k, n, k, type, memory, NULL, 0, &em) ||
-		    kern_weight_to_device(&weights[e], &refs[e], device, NULL, &em))
+		if (kern_weight_pack(&refs[e], values + e * values_count, KERN_F32, k, n, k, type, packed + e * bytes, NULL, 0, &em) ||
+		    kern_weight_to_device(&weights[e], &refs[e], device + e * between, NULL, &em))
 			problem = "no weight";
-		weights[e].data = device_upload(d, device, kern_weight_device_bytes(n, k, type));
 	}
+	u8 *there = device_upload(d, device, experts * between);
+	for (u32 e = 0; e < experts; e++)
+		weights[e].data = there + e * between;
 	return problem;
 }
 
@@ -199,20 +207,19 @@ static const char *combine_right(struct device *d, struct kern_moe_combine_args 
 /* Where the assignments of each expert begin: experts without any and one with most of them; one with all; about as
  * many for each, of no multiple of anything. */
 enum spread { SPREAD_MOST, SPREAD_ONE, SPREAD_EVEN };
-static void spread_out(enum spread spread, u32 count, u32 start[EXPERTS + 1])
+static void spread_out(enum spread spread, u32 count, u32 experts, u32 *start)
 {
-	const u32 most[EXPERTS + 1] = {0, 0, 1, count - 2, count - 2, count},
-		  one[EXPERTS + 1] = {0, 0, 0, count, count, count};
-	for (u32 e = 0; e <= EXPERTS; e++)
-		start[e] = spread == SPREAD_MOST  ? most[e]
-			   : spread == SPREAD_ONE ? one[e]
-						  : count * e / EXPERTS - (e > 0 && e < EXPERTS ? e % 3 : 0);
+	const u32 end = spread == SPREAD_MOST ? count - 2 : count;
+	for (u32 e = 0; e <= experts; e++)
+		start[e] = spread == SPREAD_EVEN ? count * e / experts - (e > 0 && e < experts ? e % 3 : 0)
+			   : e < 3		 ? spread == SPREAD_MOST && e == 2
+						 : e < experts ? end : count;
 }
 
 /* Some of expert 2's assignments alone, but by the same kernel. */
-static const char *products_in_company(struct device *d, const struct kern_moe_matmul_args *a, const u32 start[EXPERTS + 1])
+static const char *products_in_company(struct device *d, const struct kern_moe_matmul_args *a, const u32 *start)
 {
-	const bool tiled = a->assignments >= KERN_EXPERT_TILED * EXPERTS;
+	const bool tiled = a->assignments >= KERN_EXPERT_TILED * a->experts;
 	const u32 first = start[2], end = start[3];
 	const char *problem = NULL;
 
@@ -229,14 +236,14 @@ static const char *products_in_company(struct device *d, const struct kern_moe_m
 }
 
 /* Products and their sum, over an assignment made by hand. */
-static void products_case(struct device *d, enum kern_dtype type, enum spread spread, u32 tokens, u32 n, u32 k)
+static void products_of(struct device *d, enum kern_dtype type, enum spread spread, u32 experts, u32 tokens, u32 n, u32 k)
 {
 	enum { TOP = 2 };
 	struct check *c = &d->check;
-	struct kern_weight weights[EXPERTS], refs[EXPERTS];
+	struct kern_weight weights[EXPERTS_MAX], refs[EXPERTS_MAX];
 	const u32 count = tokens * TOP;
 	u32 *source = check_alloc(c, count * sizeof(u32)),
-	    start[EXPERTS + 1];
+	    start[EXPERTS_MAX + 1];
 	u32 *numbers = check_alloc(c, count * sizeof(u32));
 	u16 *x;
 	const u32 rows = spread == SPREAD_EVEN ? count : tokens; /* of x: each assignment's own */
@@ -246,28 +253,28 @@ static void products_case(struct device *d, enum kern_dtype type, enum spread sp
 	for (u32 t = 0; t < rows && type == KERN_BF16; t++)
 		x_host[t * k + k / 2] = x_host[t * k];
 	x = device_upload_bf16(d, x_host, (size_t)rows * k);
-	const char *problem = make_experts(d, type, weights, refs, n, k);
-	spread_out(spread, count, start);
+	const char *problem = make_experts(d, type, weights, refs, experts, n, k);
+	spread_out(spread, count, experts, start);
 	for (u32 i = 0; i < count; i++) {
 		source[i] = check_random(c, tokens);
 		numbers[i] = (i * 3 + 1) % count; /* any distinct ones do */
 	}
 	struct kern_moe_matmul_args a = {
-		.x_bf16 = x, .w = weights, .experts = EXPERTS, .assignments = count, .tokens = count};
+		.x_bf16 = x, .w = weights, .experts = experts, .assignments = count, .tokens = count};
 	struct kern_moe_matmul_args r = {.x = x_host,
 					 .w = refs,
-					 .experts = EXPERTS,
+					 .experts = experts,
 					 .assignments = count,
 					 .tokens = count,
 					 .ops = &d->ref};
 	if (n % 16 != 0) {
 		float *bias;
-		r.bias = device_floats(d, (size_t)EXPERTS * n, false, &bias);
+		r.bias = device_floats(d, (size_t)experts * n, false, &bias);
 		a.bias = bias;
 	}
 	a.dtype = KERN_BF16;
 	a.source = rows == tokens ? device_upload(d, source, count * sizeof(u32)) : NULL;
-	a.expert_start = device_upload(d, start, sizeof(start));
+	a.expert_start = device_upload(d, start, (experts + 1) * sizeof(u32));
 	a.out_bf16 = device_alloc(d, (size_t)count * n * sizeof(u16));
 	r.source = rows == tokens ? source : NULL;
 	r.expert_start = start;
@@ -277,7 +284,7 @@ static void products_case(struct device *d, enum kern_dtype type, enum spread sp
 		.threads = d->ref_ctx.threads, .scratch = check_alloc(c, scratch), .scratch_bytes = scratch};
 	if (!problem)
 		problem = device_problem(d, d->ops.moe_matmul(&d->ctx, &a));
-	for (u32 e = 0; e < EXPERTS && count >= KERN_EXPERT_TILED * EXPERTS; e++)
+	for (u32 e = 0; e < experts && count >= KERN_EXPERT_TILED * experts; e++)
 		device_round_weight(d, &refs[e]);
 	(void)d->ref.moe_matmul(&ref, &r);
 	float *got = device_download_bf16(d, a.out_bf16, (size_t)count * n);
@@ -294,8 +301,13 @@ static void products_case(struct device *d, enum kern_dtype type, enum spread sp
 	want.assignments = numbers;
 	for (u32 way = 0; way < COMBINE_WAYS && !problem && n % 8 == 0; way++)
 		problem = combine_right(d, &sum, &want, way);
-	device_case_end(d, problem, "moe_matmul+moe_combine %s spread=%d tokens=%u n=%u k=%u", kern_dtype_name(type),
-			(int)spread, tokens, n, k);
+	device_case_end(d, problem, "moe_matmul+moe_combine %s spread=%d experts=%u tokens=%u n=%u k=%u", kern_dtype_name(type),
+			(int)spread, experts, tokens, n, k);
+}
+
+static void products_case(struct device *d, enum kern_dtype type, enum spread spread, u32 tokens, u32 n, u32 k)
+{
+	products_of(d, type, spread, EXPERTS, tokens, n, k);
 }
 
 void device_moe(struct device *d)
@@ -310,6 +322,11 @@ void device_moe(struct device *d)
 	products_case(d, KERN_I8, SPREAD_MOST, 3, 48, 160);
 	products_case(d, KERN_I4_64, SPREAD_MOST, 13, 40, 192);
 	products_case(d, KERN_I4_128, SPREAD_MOST, 4, 16, 352);
+	/* as many experts as there may be */
+	products_of(d, KERN_BF16, SPREAD_EVEN, 512, 1030, 16, 32);
+	products_of(d, KERN_I8, SPREAD_MOST, 384, 200, 16, 32);
+	products_of(d, KERN_BF16, SPREAD_EVEN, 512, 3100, 16, 32);
+	products_of(d, KERN_I4_32, SPREAD_EVEN, 400, 2410, 24, 32);
 	/* tiles: small ones, then large ones */
 	products_case(d, KERN_BF16, SPREAD_MOST, 70, 40, 640);
 	products_case(d, KERN_BF16, SPREAD_EVEN, 57, 136, 96);

@@ -161,9 +161,10 @@ static enum err queue_route(struct gpu_bench *b, void *arg, u32 i)
 static enum err queue_experts(struct gpu_bench *b, void *arg, u32 i)
 {
 	struct mixture *m = arg;
+	const u8 *all = gpu_bench_place(b, m->up.experts * m->bytes, i);
 
 	for (u32 e = 0; e < m->up.experts; e++)
-		m->weights[e].data = gpu_bench_place(b, m->bytes, i * m->up.experts + e);
+		m->weights[e].data = all + e * m->bytes;
 	return b->d.ops.moe_matmul(&b->d.ctx, &m->up);
 }
 

@@ -185,6 +185,8 @@ def device_cases():
     sizes = {"hidden_size": 64, "intermediate_size": 96, "torch_dtype": "bfloat16"}
     for family in ("nanochat", "apertus1p5_text"):
         yield family, config(family, sizes), {}
+    yield "kolibri1", config("kolibri1", {**sizes, "intermediate_size": MISSING, "head_dim": 16, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 64,
+                                          "num_local_experts": 32, "num_experts_per_tok": 23, "num_hidden_layers": 5}), {}
     part = config("muse_glimmer_text", {**sizes, "head_dim": 16, "qk_scale_factor": 0.6, "post_norm_eps": 0.05, "torch_dtype": MISSING})
     yield "muse_glimmer", families_vision.whole("muse_glimmer", part, torch_dtype="bfloat16"), {}
     part = config("ernie4_5_vl_moe_text", {**sizes, "moe_k": 7, "moe_num_experts": 16, "rope_parameters": {

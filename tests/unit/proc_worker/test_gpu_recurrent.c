@@ -297,7 +297,7 @@ Test(gpu_recurrent, what_the_kernels_cannot_is_refused_by_name, .timeout = 120)
 	m.recurrent.value_dim = 12;
 	expect_refusal(&bad, ERR_UNSUPPORTED, "the width of a worker's layers that keep a state is 48; the device's kernels want a multiple of 32: use --device cpu");
 	m.recurrent.value_dim = 16;
-	m.experts = 512;
+	m.experts = 513;
 	m.recurrent.kind = RECURRENT_SELECTIVE;
 	expect_refusal(&bad, ERR_UNSUPPORTED, "devices have no kernel for the layers of a Qwen3_5ForCausalLM that are of Mamba's first generation: use --device cpu");
 	m.recurrent.kind = RECURRENT_LRU;
@@ -337,6 +337,6 @@ Test(gpu_recurrent, what_the_kernels_cannot_is_refused_by_name, .timeout = 120)
 	expect_refusal(&bad, ERR_UNSUPPORTED,
 		       "devices do not compute the experts of this Qwen3_5ForCausalLM, which read another width than the stream has (moe_latent_size): use --device cpu");
 	m.experts_narrow = 0;
-	expect_refusal(&bad, ERR_UNSUPPORTED, "the number of experts is 512; the device's kernels take 256 at most: use --device cpu");
+	expect_refusal(&bad, ERR_UNSUPPORTED, "the number of experts is 513; the device's kernels take 512 at most: use --device cpu");
 	close_model();
 }
