@@ -14,6 +14,7 @@
 #include "proc_worker/model/indexer.h"
 #include "proc_worker/model/latent.h"
 #include "proc_worker/model/lru.h"
+#include "proc_worker/model/mistral_params.h"
 #include "proc_worker/model/recurrent.h"
 #include "proc_worker/model/tensor_names.h"
 
@@ -443,7 +444,8 @@ static void log_unread(const struct runner *r)
 	while (r->config.rank == 0 && (t = model_weights_unread(&r->plan, &from))) {
 		snprintf(name, sizeof(name), "%s", t->name);
 		tensor_names_in_file(name, sizeof(name), r->checkpoint, &r->model);
-		LOG_WARN("TENSOR_NOT_READ", "file=\"%s\" tensor=%s reason=\"by config.json the model has none\"", t->file, name);
+		LOG_WARN("TENSOR_NOT_READ", "file=\"%s\" tensor=%s reason=\"by %s the model has none\"", t->file, name,
+			 r->model.from_params ? "params.json" : "config.json");
 	}
 }
 
@@ -494,6 +496,8 @@ enum err runner_create(struct runner **out, const struct runner_config *config, 
 	enum err e = make_all(r, em);
 	if (e && em && r->checkpoint)
 		tensor_names_in_file(em->text, sizeof(em->text), r->checkpoint, &r->model);
+	if (e && em && r->model.from_params)
+		mistral_params_in_file(em->text, sizeof(em->text));
 	if (e)
 		runner_destroy(&r);
 	else

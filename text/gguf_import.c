@@ -18,6 +18,7 @@
 #include <xxhash.h>
 
 #include "common/hub_cache.h"
+#include "common/mistral_folder.h"
 #include "text/gguf_priv.h"
 #include "text/text.h"
 
@@ -111,7 +112,7 @@ static enum err find_file(char file[static PATH_MAX], const char *path, struct e
 		return ERR_OK;
 	}
 	enum err e = join(config, path, "config.json", em);
-	if (e != ERR_OK || access(config, F_OK) == 0)
+	if (e != ERR_OK || access(config, F_OK) == 0 || mistral_folder_is(path))
 		return e;
 	list_models(path, names, &count);
 	if (count == 0)

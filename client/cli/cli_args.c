@@ -1,5 +1,6 @@
 /* Command-line words that belong to one subcommand only, and the messages all of them print. */
 #include "client/cli/cli.h"
+#include "common/mistral_folder.h"
 #include "common/types.h"
 #include "text/text.h"
 
@@ -59,10 +60,10 @@ static enum err check_folder(const char *path, struct err_msg *em)
 			       path);
 	if ((size_t)snprintf(config, sizeof(config), "%s/config.json", path) >= sizeof(config))
 		return err_set(em, ERR_TOO_LONG, "the path of the model is longer than %d bytes", PATH_MAX);
-	bool has_config = access(config, F_OK) == 0;
+	bool has_config = access(config, F_OK) == 0 || mistral_folder_is(path);
 	if (!has_config || !tokenizer_exists(path))
 		return err_set(em, ERR_NOT_FOUND,
-			       "the model directory %.300s has no %s; it must hold config.json, *.safetensors (or pytorch_model*.bin) and a "
+			       "the model directory %.300s has no %s; it must hold config.json, *.safetensors (or pytorch_model*.bin), or params.json and consolidated*.safetensors, and a "
 			       "tokenizer (" TOKENIZER_FILE_NAMES "), or a file *.gguf",
 			       path, has_config ? "tokenizer" : "config.json");
 	return ERR_OK;

@@ -7,7 +7,9 @@
 #include <unistd.h>
 
 #include "common/json.h"
+#include "common/mistral_folder.h"
 #include "proc_worker/model/config_priv.h"
+#include "proc_worker/model/mistral_params.h"
 
 enum {
 	HEADS_MAX = 1 << 16,
@@ -352,6 +354,26 @@ enum err model_config_parse(struct model_config *c, const char *text, size_t byt
 	return e;
 }
 
+/* An error of what became of a params.json in the words of that. */
+static enum err in_params(enum err e, struct err_msg *em)
+{
+	if (e && em)
+		mistral_params_in_file(em->text, sizeof(em->text));
+	return e;
+}
+
+enum err model_config_parse_params(struct model_config *c, const char *text, size_t bytes, struct err_msg *em)
+{
+	struct json_doc *doc = NULL;
+
+	*c = (struct model_config){.from_params = true};
+	enum err e = mistral_params_parse(&doc, text, bytes, em);
+	if (!e)
+		e = in_params(read_config(c, json_root(doc), em), em);
+	json_free(&doc);
+	return e;
+}
+
 /* ---------------------------------------------------------------- the files */
 
 static enum err path_in(char *out, size_t bytes, const char *dir, const char *file, struct err_msg *em)
@@ -378,17 +400,28 @@ static enum err read_quant_file(struct quant_config *q, const char *dir, struct 
 	return e;
 }
 
+/* What describes the model; the caller owns it. */
+static enum err open_description(struct json_doc **out, const char *dir, bool params, struct err_msg *em)
+{
+	char path[4096];
+
+	if (params)
+		return mistral_params_read(out, dir, em);
+	enum err e = path_in(path, sizeof(path), dir, "config.json", em);
+	return e ? e : json_parse_python_file(out, path, em);
+}
+
 enum err model_config_read(struct model_config *c, const char *dir, struct err_msg *em)
 {
 	char path[4096];
 	struct json_doc *doc = NULL;
 
-	*c = (struct model_config){0};
-	enum err e = path_in(path, sizeof(path), dir, "config.json", em);
-	if (!e)
-		e = json_parse_python_file(&doc, path, em);
+	*c = (struct model_config){.from_params = mistral_folder_is(dir)};
+	enum err e = open_description(&doc, dir, c->from_params, em);
 	if (!e)
 		e = read_config(c, json_root(doc), em);
+	if (c->from_params)
+		e = in_params(e, em);
 	if (!e)
 		e = config_read_pooling(c, json_root(doc), dir, em);
 	json_free(&doc);

@@ -218,13 +218,15 @@ struct model_config {
 	bool tied_headless;   /* it is so unless the files have one: tensor_names_find_unsaid */
 	bool headless;	      /* a backbone whose files have none, either: its logits mean nothing */
 	char no_embeddings[160]; /* why it gives no embeddings of the last token; "": it does */
+	bool from_params;     /* it was read from params.json, and the checkpoint is in Mistral AI's own format */
 	bool has_dtype;	      /* config.json says what the checkpoint is stored in */
 	enum kern_dtype dtype;
 	u32 eos_ids[EOS_IDS_MAX]; /* of config.json and generation_config.json */
 	u32 eos_count;
 };
 
-/* Reads and checks DIR/config.json, and DIR/generation_config.json where there is one.
+/* Reads and checks DIR/config.json, or DIR/params.json of a folder in Mistral AI's own format (common/mistral_folder.h), and DIR/generation_config.json
+ * where there is one.
  * ERR_IO, ERR_FORMAT, ERR_UNSUPPORTED, ERR_INVALID: `em` names file and field, what was found and what would
  * be right. */
 MUST_CHECK enum err model_config_read(struct model_config *c, const char *dir, struct err_msg *em);
@@ -232,6 +234,8 @@ MUST_CHECK enum err model_config_read(struct model_config *c, const char *dir, s
 /* The same for the text of a config.json alone. */
 MUST_CHECK enum err model_config_parse(struct model_config *c, const char *text, size_t bytes,
 				       struct err_msg *em);
+/* And of a params.json. */
+MUST_CHECK enum err model_config_parse_params(struct model_config *c, const char *text, size_t bytes, struct err_msg *em);
 
 /* Has all layers attend to all tokens, of sequences that are no longer than what would be chosen. */
 void model_drop_index(struct model_config *c);

@@ -14,6 +14,7 @@
 
 #include "common/arena.h"
 #include "common/json.h"
+#include "common/mistral_folder.h"
 #include "common/region.h"
 #include "proc_worker/model/gguf_names.h"
 #include "proc_worker/model/safetensors_priv.h"
@@ -30,6 +31,7 @@ struct format {
 };
 
 static const struct format SAFETENSORS = {"model.safetensors", "model.safetensors.index.json", false};
+static const struct format MISTRAL = {MISTRAL_WEIGHTS, MISTRAL_INDEX, false};
 static const struct format TORCH = {"pytorch_model.bin", "pytorch_model.bin.index.json", true};
 
 void safetensors_print_shape(char *out, size_t bytes, const u64 *shape, u32 dims)
@@ -229,14 +231,14 @@ static enum err open_format(struct safetensors *st, const char *dir, const struc
 	return e;
 }
 
-/* Formats in turn: a folder that has several is read from the first of them. */
+/* Formats in turn: a folder that has several is read from the first of them, and only one that is described by params.json from Mistral AI's own. */
 static enum err open_checkpoint(struct safetensors *st, const char *dir, struct err_msg *em)
 {
 	char gguf[4096];
 	struct stat info;
 	bool there;
 
-	enum err e = open_format(st, dir, &SAFETENSORS, &there, em);
+	enum err e = open_format(st, dir, mistral_folder_is(dir) ? &MISTRAL : &SAFETENSORS, &there, em);
 	if (there)
 		return e;
 	snprintf(gguf, sizeof(gguf), "%s/%s", dir, GGUF_FILE); /* shorter than the index of safetensors, which fits */

@@ -36,7 +36,8 @@ static inline const u8 *safetensors_row(const struct st_tensor *t, u64 row, u64 
 
 struct safetensors;
 
-/* Maps model.safetensors of `dir`, or every shard that model.safetensors.index.json names, or where there is neither model.gguf (with
+/* Maps model.safetensors of `dir`, or every shard that model.safetensors.index.json names (consolidated.safetensors, or its index, where common/mistral_folder.h
+ * says so), or where there is neither model.gguf (with
  * the files beside it, if it has such), or else pytorch_model.bin or the shards of pytorch_model.bin.index.json, and checks the headers: lengths,
  * types, shapes, offsets inside the file, no overlap, no gap (tensors of torch.save may share memory). ERR_NOT_FOUND: no checkpoint,
  * or a shard is missing. ERR_FORMAT: names file and tensor, what was found and what was expected. ERR_UNSUPPORTED: a

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "common/buf.h"
+#include "proc_worker/model/mistral_names.h"
 
 enum { NAME_BYTES = 256, IMAGE_ROWS = 8 /* of the embedding of models that leave layers out */ };
 
@@ -211,6 +212,10 @@ void tensor_names_in_file(char *text, size_t bytes, const struct safetensors *st
 	static const char ours[] = "model.";
 	struct buf said = {0};
 
+	if (c->from_params) {
+		mistral_names_in_file(text, bytes, c);
+		return;
+	}
 	if (!has_backbone(st, c))
 		return;
 	for (const char *at = text; *at;) {
@@ -546,8 +551,9 @@ static enum err add_bases(struct safetensors *st, const struct model_config *c, 
 
 enum err tensor_names_add(struct safetensors *st, const struct model_config *c, struct err_msg *em)
 {
+	if (c->from_params)
+		return mistral_names_add(st, c, em);
 	enum err e = add_prefixes(st, c, em);
-
 	if (!e)
 		e = add_bases(st, c, em);
 	if (!e)

@@ -20,6 +20,7 @@
 #include "common/assert.h"
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/mistral_folder.h"
 
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22
@@ -57,7 +58,7 @@ static enum err hash_config(u64 *hash, const char *model_dir, struct err_msg *em
 	char path[4096], piece[4096];
 	size_t n;
 
-	if ((size_t)snprintf(path, sizeof(path), "%s/config.json", model_dir) >= sizeof(path))
+	if ((size_t)snprintf(path, sizeof(path), "%s/%s", model_dir, mistral_folder_is(model_dir) ? MISTRAL_PARAMS : "config.json") >= sizeof(path))
 		return err_set(em, ERR_TOO_LONG, "the model's path is too long");
 	FILE *f = fopen(path, "re");
 	if (!f)
