@@ -10,6 +10,8 @@
  * ERR_UNSUPPORTED with what is wrong; ERR_NO_MEMORY. */
 MUST_CHECK enum err convert_sentencepiece(struct buf *out, const char *data, size_t bytes, json_val config,
 					  struct err_msg *em);
+/* The same as mistral-common reads it, which encodes what stands between special tokens piece by piece: "legacy" where the configuration does not say. */
+MUST_CHECK enum err convert_mistral_pieces(struct buf *out, const char *data, size_t bytes, json_val config, struct err_msg *em);
 /* Lines "BASE64 RANK". `qwen`: with Qwen's pattern, which takes digits one by one; otherwise with Llama 3's. */
 MUST_CHECK enum err convert_tiktoken(struct buf *out, const char *data, size_t bytes, bool qwen, json_val config,
 				     struct err_msg *em);
@@ -66,6 +68,7 @@ struct convert_pieces {
 	bool dummy_prefix;
 	bool one_space;	   /* remove_extra_whitespaces */
 	bool escape_space; /* spaces are U+2581 in the vocabulary */
+	bool legacy;	   /* where the configuration does not say: each stretch of text begins with a space, not the first alone */
 	const char *charsmap;
 	size_t charsmap_bytes;
 };

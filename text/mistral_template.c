@@ -1,5 +1,5 @@
-/* Owns the chat template of Mistral's models that come with tekken.json and without a template: what mistral-common makes
- * of a conversation, by the version that the file names. Runs while a model loads.
+/* Owns the chat template of Mistral's models that come with tekken.json, or tokenizer.model.v3 and the like, and without a template: what mistral-common
+ * makes of a conversation, by the version that the file or its name says. Runs while a model loads.
  *
  * Neighbours of the same role are one message, two line breaks between them; tools stand in front of the last user's
  * message, since version 13 of the first one's; system prompts up to version 3 belong to the last user's message. */
@@ -203,12 +203,49 @@ static void write_settings(struct buf *out, json_val root, unsigned version, con
 	buf_append_str(out, " -%}");
 }
 
+/* Files whose names say the version, in the order in which they are taken for the tokenizer; 0: its chats are not known. */
+static const struct {
+	const char *name;
+	unsigned version;
+} versioned[] = {{"tokenizer.model.v7m1", 7}, {"tokenizer.model.v7", 7}, {"tokenizer.model.v3", 3}, {"tokenizer.model.v2", 0}, {"tokenizer.model.v1", 0}};
+
+static bool has_file(const char *model_dir, const char *name)
+{
+	char path[PATH_BYTES_MAX];
+	snprintf(path, sizeof(path), "%s/%s", model_dir, name);
+	return access(path, F_OK) == 0;
+}
+
+/* Which of them it has; COUNT_OF(versioned): none. */
+static size_t find_versioned(const char *model_dir)
+{
+	size_t i = 0;
+	while (i < COUNT_OF(versioned) && !has_file(model_dir, versioned[i].name))
+		i++;
+	return i;
+}
+
 bool mistral_template_is_wanted(const char *model_dir)
 {
-	char path[PATH_BYTES_MAX], other[PATH_BYTES_MAX];
-	snprintf(path, sizeof(path), "%s/tekken.json", model_dir);
-	snprintf(other, sizeof(other), "%s/tokenizer.json", model_dir);
-	return access(path, F_OK) == 0 && access(other, F_OK) != 0;
+	return (has_file(model_dir, "tekken.json") || find_versioned(model_dir) < COUNT_OF(versioned)) && !has_file(model_dir, "tokenizer.json");
+}
+
+static enum err write_template(struct buf *out, const char **between_parts, json_val root, unsigned version, struct err_msg *em)
+{
+	*between_parts = version >= 15 ? "" : "\n\n";
+	write_settings(out, root, version, *between_parts);
+	buf_append_str(out, parts);
+	buf_append_str(out, walk);
+	return buf_ok(out) ? ERR_OK : err_set(em, ERR_NO_MEMORY, "out of memory");
+}
+
+static enum err template_by_name(struct buf *out, const char **between_parts, const char *model_dir, struct err_msg *em)
+{
+	const size_t file = find_versioned(model_dir);
+	if (versioned[file].version == 0)
+		return err_set(em, ERR_NOT_FOUND, "%s/%s: chats of tokenizer.model.v3 and v7 are known: give a template with --chat-template FILE", model_dir,
+			       versioned[file].name);
+	return write_template(out, between_parts, (json_val){NULL}, versioned[file].version, em);
 }
 
 enum err mistral_template(struct buf *out, const char **between_parts, const char *model_dir, struct err_msg *em)
@@ -216,22 +253,19 @@ enum err mistral_template(struct buf *out, const char **between_parts, const cha
 	char path[PATH_BYTES_MAX];
 	struct json_doc *doc = NULL;
 	unsigned version;
+	if (!has_file(model_dir, "tekken.json"))
+		return template_by_name(out, between_parts, model_dir, em);
 	snprintf(path, sizeof(path), "%s/tekken.json", model_dir);
 	enum err e = json_parse_file(&doc, path, em);
 	if (e != ERR_OK)
 		return e;
 	json_val config = json_get(json_root(doc), "config");
-	if (read_version(config, &version)) {
-		*between_parts = version >= 15 ? "" : "\n\n";
-		write_settings(out, json_root(doc), version, *between_parts);
-		buf_append_str(out, parts);
-		buf_append_str(out, walk);
-		e = buf_ok(out) ? ERR_OK : err_set(em, ERR_NO_MEMORY, "out of memory");
-	} else {
+	if (read_version(config, &version))
+		e = write_template(out, between_parts, json_root(doc), version, em);
+	else
 		e = err_set(em, ERR_NOT_FOUND,
 			    "%s: config.version is %s; chats of v3, v7, v11, v13 and v15 are known: give a template with --chat-template FILE",
 			    path, json_cstr(json_get(config, "version"), json_type_name(json_get(config, "version"))));
-	}
 	json_free(&doc);
 	return e;
 }

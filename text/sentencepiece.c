@@ -222,7 +222,7 @@ static void write_base64(struct json_writer *w, const char *data, size_t bytes)
  * space in front goes to the start of the text only, not behind special tokens too. */
 static void write_normalizer(struct json_writer *w, const struct convert_pieces *m, json_val config)
 {
-	bool legacy = false, prefix = m->dummy_prefix;
+	bool legacy = m->legacy, prefix = m->dummy_prefix;
 	(void)json_bool(json_get(config, "legacy"), &legacy);
 	(void)json_bool(json_get(config, "add_prefix_space"), &prefix);
 	json_key(w, "normalizer");
@@ -421,10 +421,11 @@ enum err convert_pieces(struct buf *out, const struct convert_pieces *m, json_va
 	return e == ERR_NO_MEMORY ? err_set(em, e, "out of memory for the pieces of the vocabulary") : e;
 }
 
-enum err convert_sentencepiece(struct buf *out, const char *data, size_t bytes, json_val config, struct err_msg *em)
+static enum err convert_model(struct buf *out, const char *data, size_t bytes, bool legacy, json_val config, struct err_msg *em)
 {
 	struct convert_pieces m = {0};
 	enum err e = read_model(&m, data, bytes, em);
+	m.legacy = legacy;
 	if (e == ERR_NO_MEMORY)
 		err_set(em, e, "out of memory for the SentencePiece model");
 	if (e == ERR_OK)
@@ -433,4 +434,14 @@ enum err convert_sentencepiece(struct buf *out, const char *data, size_t bytes, 
 		e = convert_pieces(out, &m, config, em);
 	free(m.pieces);
 	return e;
+}
+
+enum err convert_sentencepiece(struct buf *out, const char *data, size_t bytes, json_val config, struct err_msg *em)
+{
+	return convert_model(out, data, bytes, false, config, em);
+}
+
+enum err convert_mistral_pieces(struct buf *out, const char *data, size_t bytes, json_val config, struct err_msg *em)
+{
+	return convert_model(out, data, bytes, true, config, em);
 }

@@ -16,7 +16,7 @@ struct text_scratch;
 
 /* The files that may hold a model's vocabulary, in the order in which they are looked for: for messages. */
 #define TOKENIZER_FILE_NAMES                                                                                   \
-	"tokenizer.json, tekken.json, tokenizer.model, spiece.model, tiktoken.model, qwen.tiktoken, " \
+	"tokenizer.json, tekken.json, tokenizer.model.v3, tokenizer.model, spiece.model, tiktoken.model, qwen.tiktoken, " \
 	"vocab.json with merges.txt"
 
 /* From the first of them in MODEL_DIR (docs/TEXT.md), with tokenizer_config.json and special_tokens_map.json. ERR_IO,
@@ -129,7 +129,7 @@ struct chat_request {
 
 /* From `file` when it is not empty, else chat_template.jinja, chat_template.json or tokenizer_config.json of the model
  * (a string, or a list of named ones, of which "default" and, with tools, "tool_use" are used; the latter
- * may also be in additional_chat_templates/tool_use.jinja), else, where tekken.json is the tokenizer, the one of that
+ * may also be in additional_chat_templates/tool_use.jinja), else, where tekken.json or tokenizer.model.v3 is the tokenizer, the one of that
  * file's version. ERR_NOT_FOUND: the model has none, or the version is not known. ERR_FORMAT with line and column. */
 MUST_CHECK enum err chat_template_load(struct chat_template **out, const char *model_dir, const char *file,
 				       struct err_msg *em);

@@ -11,14 +11,17 @@
 enum { PATH_BYTES_MAX = 4096 };
 
 /* In the order in which they are looked for; TOKENIZER_FILE_NAMES says the same to people. */
-enum source_kind { SOURCE_JSON, SOURCE_TEKKEN, SOURCE_MODEL, SOURCE_QWEN, SOURCE_VOCAB };
+enum source_kind { SOURCE_JSON, SOURCE_TEKKEN, SOURCE_MISTRAL, SOURCE_MODEL, SOURCE_QWEN, SOURCE_VOCAB };
 static const struct source {
 	const char *name;
 	enum source_kind kind;
 } sources[] = {
-	{"tokenizer.json", SOURCE_JSON}, {"tekken.json", SOURCE_TEKKEN},   {"tokenizer.model", SOURCE_MODEL},
-	{"spiece.model", SOURCE_MODEL},	 {"tiktoken.model", SOURCE_MODEL}, {"qwen.tiktoken", SOURCE_QWEN},
-	{"vocab.json", SOURCE_VOCAB},
+	{"tokenizer.json", SOURCE_JSON},	       {"tekken.json", SOURCE_TEKKEN},
+	{"tokenizer.model.v7m1", SOURCE_MISTRAL}, {"tokenizer.model.v7", SOURCE_MISTRAL},
+	{"tokenizer.model.v3", SOURCE_MISTRAL},   {"tokenizer.model.v2", SOURCE_MISTRAL},
+	{"tokenizer.model.v1", SOURCE_MISTRAL},   {"tokenizer.model", SOURCE_MODEL},
+	{"spiece.model", SOURCE_MODEL},	       {"tiktoken.model", SOURCE_MODEL},
+	{"qwen.tiktoken", SOURCE_QWEN},	       {"vocab.json", SOURCE_VOCAB},
 };
 
 static enum err read_file(struct buf *out, const char *path, struct err_msg *em)
@@ -76,6 +79,8 @@ static enum err convert(struct buf *json, struct buf *text, enum source_kind kin
 {
 	if (kind == SOURCE_TEKKEN)
 		return convert_tekken(json, buf_cstr(text), text->bytes, config, em);
+	if (kind == SOURCE_MISTRAL)
+		return convert_mistral_pieces(json, text->data, text->bytes, config, em);
 	if (convert_is_tiktoken(buf_cstr(text), text->bytes))
 		return convert_tiktoken(json, text->data, text->bytes, kind == SOURCE_QWEN, config, em);
 	return convert_sentencepiece(json, text->data, text->bytes, config, em);
@@ -197,7 +202,7 @@ enum err tokenizer_files_load(struct tokenizer **out, const char *model_dir, jso
 	if (e == ERR_OK)
 		e = kind == SOURCE_VOCAB ? load_vocab(out, model_dir, config, map, em)
 					 : load_one(out, path, kind, config, em);
-	if (e == ERR_OK && kind == SOURCE_TEKKEN) {
+	if (e == ERR_OK && (kind == SOURCE_TEKKEN || kind == SOURCE_MISTRAL)) {
 		take_default(&(*out)->bos, config, map, "bos_token", "<s>");
 		take_default(&(*out)->eos, config, map, "eos_token", "</s>");
 	}

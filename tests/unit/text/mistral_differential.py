@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Chats of models that come with tekken.json: random conversations by tercet's built-in template and by mistral-common.
+"""Chats of models that come with tekken.json, or tokenizer.model.v3 or v7: random conversations by tercet's built-in template and by mistral-common. Of the
+latter the ids are compared, since what of them a text is depends on where its pieces begin.
 Usage: mistral_differential.py TERCET [--cases N] [--seed N]. Exit 77 (skipped) without the package mistral-common.
 
 Tool results of version 3 are JSON where they look like it; mistral-common parses them, so none here looks like it and is another text then."""
@@ -7,6 +8,7 @@ import argparse
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -99,6 +101,15 @@ def some_tools(rng):
     return tools
 
 
+PIECES = {3: "mistral_instruct_tokenizer_240323.model.v3", 7: "mistral_instruct_tokenizer_241114.model.v7"}
+
+
+def make_pieces_folder(folder, version):
+    path = os.path.join(folder, "tokenizer.model.v%d" % version)
+    shutil.copy(os.path.join(os.path.dirname(mistral_common.__file__), "data", PIECES[version]), path)
+    return MistralTokenizer.from_file(path)
+
+
 def make_folder(folder, version):
     data = os.path.join(os.path.dirname(mistral_common.__file__), "data", "tekken_240911.json")
     with open(data, encoding="utf-8") as f:
@@ -114,7 +125,7 @@ def make_folder(folder, version):
     return MistralTokenizer.from_file(path)
 
 
-def make_cases(tokenizer, rng, version, count):
+def make_cases(tokenizer, rng, version, count, pieces):
     while count > 0:
         tools = some_tools(rng) if rng.random() < 0.5 else None
         messages = Talk(rng, version).whole(tools)
@@ -123,7 +134,7 @@ def make_cases(tokenizer, rng, version, count):
             encoded = tokenizer.encode_chat_completion(ChatCompletionRequest.from_openai(messages=messages, tools=tools, **more))
         except MistralCommonException:
             continue  # a conversation that it does not take
-        expected = tokenizer.instruct_tokenizer.tokenizer.decode(encoded.tokens, special_token_policy=SpecialTokenPolicy.KEEP)
+        expected = encoded.tokens if pieces else tokenizer.instruct_tokenizer.tokenizer.decode(encoded.tokens, special_token_policy=SpecialTokenPolicy.KEEP)
         line = {"messages": json.loads(json.dumps(messages)), "bos_token": "<s>", "eos_token": "</s>", "extra": more}
         for message in line["messages"]:
             for call in message.get("tool_calls", []):
@@ -141,15 +152,21 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     a = parser.parse_args()
     compared = failed = 0
-    for version in (3, 7, 11, 13, 15):
+    for version, pieces in [(v, False) for v in (3, 7, 11, 13, 15)] + [(v, True) for v in PIECES]:
         with tempfile.TemporaryDirectory() as folder:
-            tokenizer = make_folder(folder, version)
-            cases = list(make_cases(tokenizer, random.Random(a.seed * 100 + version), version, a.cases))
-            lines = "".join(json.dumps(line) + "\n" for line, _ in cases)
-            answer = subprocess.run([a.tercet, "chat-template", "--model", folder, "--jsonl", "-"], input=lines, capture_output=True, text=True, check=True)
-        for (line, expected), got in zip(cases, answer.stdout.splitlines(), strict=True):
+            tokenizer = (make_pieces_folder if pieces else make_folder)(folder, version)
+            cases = list(make_cases(tokenizer, random.Random(a.seed * 100 + version), version, a.cases, pieces))
+
+            def ask(command, lines, where=folder):
+                text = "".join(json.dumps(line) + "\n" for line in lines)
+                return subprocess.run([a.tercet, command, "--model", where, "--jsonl", "-"], input=text, capture_output=True, text=True,
+                                      check=True).stdout.splitlines()
+            answers = ask("chat-template", [line for line, _ in cases])
+            if pieces:
+                answers = ask("tokenize", [{"text": json.loads(got)["rendered"]} for got in answers])
+        for (line, expected), got in zip(cases, answers, strict=True):
             compared += 1
-            if json.loads(got).get("rendered") != expected:
+            if json.loads(got).get("ids" if pieces else "rendered") != expected:
                 failed += 1
                 print(f"version {version}: {json.dumps(line)}\n  expected {expected!r}\n  found {got}")
     print(f"{compared} conversations, {failed} differ")

@@ -277,6 +277,28 @@ Test(chat_template, a_tekken_file_in_front_of_other_files_or_of_another_version)
 	cr_expect(strstr(rendered("", USER "}"), "has no chat template"));
 }
 
+Test(chat_template, a_versioned_sentencepiece_model_has_the_template_of_its_version)
+{
+	put("tokenizer.model.v3", "");
+	cr_expect_str_eq(rendered("", TOLD("", "", "")),
+			 "<s>[INST]a\n\nb [/INST]c  \n\nd</s>[INST]e[/INST]" LISTED
+			 "[TOOL_RESULTS]{\"content\": \"plain\", \"call_id\": \"abcdefghi\"}[/TOOL_RESULTS]"
+			 "[TOOL_RESULTS]{\"content\": 2, \"call_id\": \"123456789\"}[/TOOL_RESULTS]h</s>" OFFERED "[INST]S\n\ni[/INST]");
+	put("tokenizer.model.v7m1", ""); /* a later one goes first */
+	cr_expect_str_eq(rendered("", "{\"messages\":[{\"role\":\"system\",\"content\":\"S\"},{\"role\":\"user\",\"content\":\"q\"}]}"),
+			 "[SYSTEM_PROMPT]S[/SYSTEM_PROMPT][INST]q[/INST]");
+	put_tekken("v3", "");
+	cr_expect_str_eq(rendered("", "{\"messages\":[{\"role\":\"system\",\"content\":\"S\"},{\"role\":\"user\",\"content\":\"q\"}]}"), "[INST]S\n\nq[/INST]");
+	put("tokenizer.json", "{}");
+	cr_expect(strstr(rendered("", USER "}"), "has no chat template"));
+}
+
+Test(chat_template, chats_of_the_first_versions_of_sentencepiece_models_are_not_known)
+{
+	put("tokenizer.model.v1", "");
+	cr_expect(strstr(rendered("", USER "}"), "tokenizer.model.v1: chats of tokenizer.model.v3 and v7 are known: give a template with --chat-template FILE"));
+}
+
 Test(chat_template, a_tekken_file_refuses_what_is_no_text_and_whom_it_does_not_know)
 {
 	put_tekken("v7", "");

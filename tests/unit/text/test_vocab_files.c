@@ -1,4 +1,4 @@
-/* Vocabularies that come as vocab.json and merges.txt or as tekken.json: which file is taken, what the other
+/* Vocabularies that come as vocab.json and merges.txt, as tekken.json or as tokenizer.model.v3: which file is taken, what the other
  * files say of the special tokens, and refusals. */
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -40,6 +40,9 @@ static void remove_folder(void)
 	static const char *const names[] = {"vocab.json",
 					    "merges.txt",
 					    "tekken.json",
+					    "tokenizer.model.v3",
+					    "tokenizer.model.v1",
+					    "tokenizer.model",
 					    "tokenizer.json",
 					    "tokenizer_config.json",
 					    "special_tokens_map.json",
@@ -252,7 +255,7 @@ Test(vocab_files, a_folder_without_any_is_told_all_names)
 {
 	cr_assert_not(tokenizer_exists(folder));
 	cr_assert(strstr(ids_of("a", 0),
-			 "has no tokenizer: no tokenizer.json, tekken.json, tokenizer.model, spiece.model, "
+			 "has no tokenizer: no tokenizer.json, tekken.json, tokenizer.model.v3, tokenizer.model, spiece.model, "
 			 "tiktoken.model, qwen.tiktoken, vocab.json with merges.txt") != NULL);
 	put("vocab.json", VOCAB, strlen(VOCAB));
 	cr_assert(tokenizer_exists(folder));
@@ -458,4 +461,52 @@ Test(vocab_files, bytes_that_are_no_utf8_are_replaced_and_special_tokens_left_ou
 	buf_fini(&all);
 	buf_fini(&skipped);
 	tokenizer_free(&t);
+}
+
+/* ---- tokenizer.model.v3 ---- */
+
+static void put_piece(struct buf *model, const char *text, float score, char type)
+{
+	const char head[] = {0x0a, (char)(2 + strlen(text) + 5 + 2), 0x0a, (char)strlen(text)}, tail[] = {0x18, type};
+	buf_append(model, head, sizeof(head));
+	buf_append_str(model, text);
+	buf_append_char(model, 0x15);
+	buf_append(model, &score, sizeof(score));
+	buf_append(model, tail, sizeof(tail));
+}
+
+/* BPE, with a space in front of texts and spaces kept. */
+static void put_pieces(const char *name)
+{
+	static const char settings[] = {0x12, 0x02, 0x18, 0x02, 0x1a, 0x06, 0x18, 0x01, 0x20, 0x00, 0x28, 0x01};
+	static const char *const special[] = {"<s>", "</s>", "[INST]", "[/INST]"}, *const usual[] = {"\xe2\x96\x81", "a", "b", "\xe2\x96\x81" "a"};
+	struct buf model = {0};
+	put_piece(&model, "<unk>", 0, 2);
+	for (size_t i = 0; i < COUNT_OF(special); i++)
+		put_piece(&model, special[i], 0, 3);
+	for (size_t i = 0; i < COUNT_OF(usual); i++)
+		put_piece(&model, usual[i], i == 3 ? -1 : -2, 1);
+	buf_append(&model, settings, sizeof(settings));
+	put(name, model.data, model.bytes);
+	buf_fini(&model);
+}
+
+Test(vocab_files, what_stands_between_special_tokens_of_a_versioned_model_is_a_text_of_its_own)
+{
+	put_pieces("tokenizer.model");
+	cr_assert_str_eq(ids_of("[INST]a[/INST]b", 0), "3 6 4 7||");
+	put_pieces("tokenizer.model.v3");
+	cr_assert_str_eq(ids_of("[INST]a[/INST]b", 0), "3 8 4 5 7|<s>|</s>");
+	cr_assert_str_eq(ids_of("a", TEXT_ADD_SPECIAL), "1 8|<s>|</s>");
+	cr_assert_str_eq(ids_of("a[INST][/INST] a", 0), "8 3 4 5 8|<s>|</s>");
+	put("tokenizer_config.json", "{\"legacy\": false, \"bos_token\": \"</s>\"}", strlen("{\"legacy\": false, \"bos_token\": \"</s>\"}"));
+	cr_assert_str_eq(ids_of("[INST]a[/INST]b", 0), "3 6 4 7|</s>|</s>", "what the configuration says counts");
+}
+
+Test(vocab_files, a_damaged_versioned_model_is_named)
+{
+	put("tokenizer.model.v3", "\x0a\x7f", 2);
+	cr_assert(strstr(ids_of("a", 0), "tokenizer.model.v3: the file is no SentencePiece model"), "%s", ids_of("a", 0));
+	put("tekken.json", "{", 1);
+	cr_assert(strstr(ids_of("a", 0), "tekken.json"), "tekken.json goes before it");
 }
