@@ -354,11 +354,16 @@ enum err model_config_parse(struct model_config *c, const char *text, size_t byt
 	return e;
 }
 
-/* An error of what became of a params.json in the words of that. */
-static enum err in_params(enum err e, struct err_msg *em)
+/* What a params.json became. Errors are in the words of that. */
+static enum err read_params(struct model_config *c, json_val v, struct err_msg *em)
 {
+	u64 stated;
+
+	enum err e = read_config(c, v, em);
 	if (e && em)
 		mistral_params_in_file(em->text, sizeof(em->text));
+	if (!e && json_uint(json_get(v, MISTRAL_CONTEXT), &stated) && stated < c->context_max)
+		c->context_max = (u32)stated;
 	return e;
 }
 
@@ -369,7 +374,7 @@ enum err model_config_parse_params(struct model_config *c, const char *text, siz
 	*c = (struct model_config){.from_params = true};
 	enum err e = mistral_params_parse(&doc, text, bytes, em);
 	if (!e)
-		e = in_params(read_config(c, json_root(doc), em), em);
+		e = read_params(c, json_root(doc), em);
 	json_free(&doc);
 	return e;
 }
@@ -419,9 +424,7 @@ enum err model_config_read(struct model_config *c, const char *dir, struct err_m
 	*c = (struct model_config){.from_params = mistral_folder_is(dir)};
 	enum err e = open_description(&doc, dir, c->from_params, em);
 	if (!e)
-		e = read_config(c, json_root(doc), em);
-	if (c->from_params)
-		e = in_params(e, em);
+		e = c->from_params ? read_params(c, json_root(doc), em) : read_config(c, json_root(doc), em);
 	if (!e)
 		e = config_read_pooling(c, json_root(doc), dir, em);
 	json_free(&doc);

@@ -39,6 +39,7 @@ const struct mistral_member MISTRAL_TOP[] = {
 	{"quantization_config"},
 	{"multimodal"},
 	{"max_batch_size", .rule = MISTRAL_PASSED},
+	{"model_parallel", .rule = MISTRAL_PASSED}, /* how it was trained */
 	{"vision_encoder", .rule = MISTRAL_PASSED}, /* text is served */
 	{"use_biases", .rule = MISTRAL_ONLY_FALSE},
 	{"causal", .rule = MISTRAL_ONLY_TRUE},

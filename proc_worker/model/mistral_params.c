@@ -23,7 +23,7 @@ static const char THETA[] = "1000000.0", THETA_OF_WINDOWS[] = "10000.0"; /* of f
 struct params {
 	json_val v, yarn, queries, moe, window; /* `window`: "sliding_window", or the list of that name with an underscore */
 	bool latent, experts;
-	bool windows_differ; /* between layers */
+	bool windowed, windows_differ; /* some layers have windows; not all do */
 	struct buf text;
 	struct json_writer w;
 	struct err_msg *em;
@@ -80,7 +80,7 @@ static enum err need_all(const struct params *p)
 	return !e && json_present(p->queries) ? need(p->queries, "beta", "llama_4_scaling", p->em) : e;
 }
 
-/* The least of those that the file states. */
+/* The least of those that the file states, which YaRN does not stretch any further. */
 static enum err write_context(struct params *p)
 {
 	static const char *const names[] = {"max_position_embeddings", "max_seq_len", "model_max_length"};
@@ -93,6 +93,10 @@ static enum err write_context(struct params *p)
 	}
 	json_key(&p->w, "max_position_embeddings");
 	json_write_uint(&p->w, least ? least : CONTEXT);
+	if (least) {
+		json_key(&p->w, MISTRAL_CONTEXT);
+		json_write_uint(&p->w, least);
+	}
 	return e;
 }
 
@@ -158,6 +162,7 @@ static enum err write_windows(struct params *p)
 	u64 size = 0;
 	enum err e = json_type(p->window) == JSON_ARRAY ? read_pattern(p, &size) : window_of(p, p->window, &size);
 
+	p->windowed = size > 0;
 	if (e || (p->latent && size == 0))
 		return e;
 	json_key(&p->w, "sliding_window");
@@ -183,23 +188,19 @@ static enum err find_window(struct params *p)
 
 /* ---------------------------------------------------------------- rotation */
 
-/* Whether cosines and sines are scaled. Of heads that share a latent scores are, whatever it says. */
+/* Whether cosines and sines are scaled. Of heads that share a latent some readers would scale the scores then, and others not. */
 static enum err write_scale(struct params *p)
 {
 	json_val field = json_get(p->yarn, "apply_scale");
 	bool scaled = false;
 
-	if (json_present(field) && !json_bool(field, &scaled))
+	if (!json_present(field))
+		return err_set(p->em, ERR_FORMAT, "params.json: \"apply_scale\" of \"yarn\" is missing; it must be true or false, for readers disagree about files without it");
+	if (!json_bool(field, &scaled))
 		return err_set(p->em, ERR_FORMAT, "params.json: \"apply_scale\" of \"yarn\" must be true or false, found %s", json_type_name(field));
 	if (p->latent && scaled)
 		return err_set(p->em, ERR_UNSUPPORTED, "params.json: \"apply_scale\" of \"yarn\" must be false where heads share a latent (\"kv_lora_rank\")");
-	if (!p->latent && !json_present(field))
-		return err_set(p->em, ERR_FORMAT, "params.json: \"apply_scale\" of \"yarn\" is missing; it must be true or false, for readers disagree about files without it");
-	for (size_t i = 0; i < 2 && p->latent; i++) {
-		json_key(&p->w, i ? "mscale_all_dim" : "mscale");
-		json_write_double(&p->w, 1);
-	}
-	if (!p->latent && !scaled) {
+	if (!scaled) {
 		json_key(&p->w, "attention_factor");
 		json_write_double(&p->w, 1);
 	}
@@ -209,7 +210,7 @@ static enum err write_scale(struct params *p)
 static void write_theta(struct params *p)
 {
 	json_val theta = json_get(p->v, "rope_theta");
-	const char *usual = json_present(p->window) ? THETA_OF_WINDOWS : THETA;
+	const char *usual = p->windowed ? THETA_OF_WINDOWS : THETA;
 
 	json_key(&p->w, "rope_theta");
 	if (json_present(theta))

@@ -5,6 +5,9 @@
 #include "common/err.h"
 #include "common/json.h"
 
+/* The context that the file states, in the config.json: YaRN does not stretch it any further. */
+#define MISTRAL_CONTEXT "_stated_context"
+
 /* What DIR/params.json says, as the fields of a config.json: of MistralForCausalLM, MinistralForCausalLM where layers differ in their windows,
  * Ministral3ForCausalLM with "llama_4_scaling", MixtralForCausalLM with "moe", and Mistral4ForCausalLM where heads share a latent. Values are checked where
  * a config.json's are, but for what has no place there. The end of sequence is </s>, id 2 of all of Mistral's vocabularies. The caller owns `*out`.

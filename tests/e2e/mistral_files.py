@@ -17,8 +17,8 @@ SIZES = {"vocab_size": VOCAB, "hidden_size": HIDDEN, "intermediate_size": WIDE, 
 GROUPED = {**SIZES, "num_key_value_heads": KV_HEADS, "head_dim": HEAD, "sliding_window": None}
 OWN = {"vocab_size": VOCAB, "dim": HIDDEN, "hidden_dim": WIDE, "n_layers": LAYERS, "n_heads": HEADS, "n_kv_heads": KV_HEADS, "head_dim": HEAD, "norm_eps": 1e-5,
        "max_position_embeddings": 256, "rope_theta": 10000.0}
-ROTATION = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "original_max_position_embeddings": 32, "beta_fast": 4.0, "beta_slow": 1.0, "mscale": 1.0,
-            "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.5}
+ROTATION = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "original_max_position_embeddings": 32, "beta_fast": 4.0, "beta_slow": 1.0,
+            "attention_factor": 1.0, "llama_4_scaling_beta": 0.5}
 STRETCHED = {"yarn": {"factor": 8.0, "original_max_position_embeddings": 32, "beta": 4.0, "alpha": 1.0, "apply_scale": False},
              "llama_4_scaling": {"original_max_position_embeddings": 32, "beta": 0.5}}
 LATENT = {"q_lora_rank": Q_RANK, "kv_lora_rank": RANK, "qk_nope_head_dim": KEY, "qk_rope_head_dim": ROTATES, "v_head_dim": VALUE}

@@ -108,6 +108,9 @@ def test_of_two_copies_of_the_weights_one_is_read(tmp_path):
         shutil.copy(own / name, usual / name)
     (usual / "consolidated.safetensors").write_bytes(b"damaged")
     assert logits(usual) == wanted, "config.json goes with model.safetensors"
+    (own / "other.gguf").write_bytes(b"damaged")
+    status, output = run("run", own, "ab", "--max-tokens", 1, "--threads", 1, "--kv-cache-memory", "64MiB")
+    assert status == 0, "a file in GGUF beside it is not asked: " + output
     (usual / "model.safetensors").rename(usual / "model-00001-of-00001.safetensors")
     shutil.copy(own / "consolidated.safetensors", usual)
     assert logits(usual) == wanted, "shards without an index are none"

@@ -60,7 +60,7 @@ static u32 layers_with(u16 flag)
 
 Test(mistral, a_plain_model_has_its_sizes_and_no_window)
 {
-	good(PLAIN ", \"max_batch_size\": 8, \"use_biases\": false, \"causal\": true, \"model_type\": \"transformer\", \"activation\": \"silu\", \"dtype\": \"bfloat16\"");
+	good(PLAIN ", \"max_batch_size\": 8, \"model_parallel\": 1, \"use_biases\": false, \"causal\": true, \"model_type\": \"transformer\", \"activation\": \"silu\", \"dtype\": \"bfloat16\"");
 	cr_assert_str_eq(c.arch->name, "MistralForCausalLM");
 	cr_assert(c.hidden == 64 && c.layers == 4 && c.intermediate == 96 && c.heads == 4 && c.kv_heads == 2 && c.head_dim == 32 && c.vocab_size == 96);
 	cr_assert(c.window == 0 && c.context_max == 128000 && !c.tied_embeddings && c.has_dtype && c.dtype == KERN_BF16);
@@ -76,6 +76,10 @@ Test(mistral, a_context_is_the_least_that_is_stated)
 	cr_assert_eq(c.context_max, 2048);
 	good(PLAIN ", \"max_position_embeddings\": null, \"model_max_length\": 512");
 	cr_assert_eq(c.context_max, 512);
+	good(PLAIN ", " THETA ", " YARN ", \"max_seq_len\": 256, \"max_position_embeddings\": 2048");
+	cr_assert_eq(c.context_max, 256, "YaRN is not asked");
+	good(PLAIN ", " THETA ", \"yarn\": {\"factor\": 16, \"original_max_position_embeddings\": 16384, \"apply_scale\": false}");
+	cr_assert_eq(c.context_max, 262144, "none is stated");
 	refused(PLAIN ", \"max_seq_len\": \"long\"", ERR_FORMAT, "params.json: \"max_seq_len\" must be an integer");
 }
 
@@ -91,7 +95,7 @@ Test(mistral, windows_are_of_all_layers_or_of_those_that_a_list_says)
 	good(PLAIN ", \"sliding_window\": [16, 16, 16], \"_sliding_window\": [16, 16, 16]");
 	cr_assert(c.window == 16 && layers_with(LAYER_WINDOW) == 15);
 	good(PLAIN ", \"sliding_window\": [null, null]");
-	cr_assert(c.window == 0 && layers_with(LAYER_WINDOW) == 0);
+	cr_assert(c.window == 0 && layers_with(LAYER_WINDOW) == 0 && c.rope.theta == 1e6);
 	refused(PLAIN ", \"sliding_window\": 0", ERR_FORMAT, "params.json: \"sliding_window\" must be an integer above 0, null, or an array of such");
 	refused(PLAIN ", \"sliding_window\": \"wide\"", ERR_FORMAT, "\"sliding_window\" must be an integer above 0");
 	refused(PLAIN ", \"sliding_window\": [16, 8]", ERR_UNSUPPORTED, "windows of 16 and of 8 tokens; they must be of one size");
@@ -155,8 +159,7 @@ Test(mistral, heads_may_share_a_latent_and_experts_come_from_groups)
 	cr_assert(c.latent.rank == 16 && c.latent.q_rank == 32 && c.latent.key == 24 && c.latent.rope == 8 && c.latent.value == 12);
 	cr_assert(c.experts == 8 && c.experts_per_token == 2 && c.expert_intermediate == 40 && layers_with(LAYER_EXPERTS) == 14);
 	cr_assert(c.shared_intermediate == 80 && c.router.groups == 4 && c.router.groups_top == 2 && c.router.scale == 2.5f && c.normalize_experts && !c.router.sigmoid);
-	const double scaled = 0.1 * log(16) + 1;
-	cr_assert(c.rope.attention_factor == 1 && fabs((double)c.attention_scale - scaled * scaled / sqrt(32)) < 1e-6 && c.rope.query_floor == 128);
+	cr_assert(c.rope.attention_factor == 1 && fabs((double)c.attention_scale - 1 / sqrt(32)) < 1e-6 && c.rope.query_floor == 128, "apply_scale is false");
 	good(LATENT);
 	cr_assert(layers_with(LAYER_EXPERTS) == 0 && c.rope.kind == ROPE_PLAIN);
 	good(LATENT ", \"moe\": {" EXPERTS "}");
@@ -197,6 +200,10 @@ Test(mistral, matrices_may_be_in_eight_bits)
 
 Test(mistral, what_is_missing_unknown_or_not_computed_is_named)
 {
+	struct err_msg em;
+
+	cr_assert_eq(model_config_parse_params(&c, "[]", 2, &em), ERR_FORMAT);
+	cr_assert_str_eq(em.text, "params.json: the file must be an object, found array");
 	refused("\"n_layers\": 4", ERR_FORMAT, "params.json: \"dim\" is missing; it must be a number");
 	refused(SIZES, ERR_FORMAT, "params.json: \"head_dim\" is missing");
 	refused(PLAIN ", \"ffn_dim_multiplier\": 1.3", ERR_UNSUPPORTED, "params.json: unknown field \"ffn_dim_multiplier\": it may change what the model computes");
