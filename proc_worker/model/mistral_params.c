@@ -418,6 +418,17 @@ static enum err check_all(struct params *p)
 	return e ? e : need_all(p);
 }
 
+static enum err write_end(struct params *p)
+{
+	u64 vocab = 0;
+
+	if (json_uint(json_get(p->v, "vocab_size"), &vocab) && vocab > 0 && vocab <= END_ID)
+		return err_set(p->em, ERR_INVALID, "params.json: \"vocab_size\" is %llu; it must be above %d, the id of </s>", (unsigned long long)vocab, END_ID);
+	json_key(&p->w, "eos_token_id");
+	json_write_uint(&p->w, END_ID);
+	return ERR_OK;
+}
+
 static enum err write_all(struct params *p)
 {
 	json_val kv_heads = json_get(p->v, "n_kv_heads");
@@ -435,8 +446,8 @@ static enum err write_all(struct params *p)
 		e = write_experts(p);
 	if (!e)
 		e = write_quantization(p);
-	json_key(&p->w, "eos_token_id");
-	json_write_uint(&p->w, END_ID);
+	if (!e)
+		e = write_end(p);
 	json_key(&p->w, "architectures");
 	json_array_begin(&p->w);
 	json_write_cstr(&p->w, family(p));

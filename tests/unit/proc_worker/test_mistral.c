@@ -206,6 +206,8 @@ Test(mistral, what_is_missing_unknown_or_not_computed_is_named)
 	cr_assert_str_eq(em.text, "params.json: the file must be an object, found array");
 	refused("\"n_layers\": 4", ERR_FORMAT, "params.json: \"dim\" is missing; it must be a number");
 	refused(SIZES, ERR_FORMAT, "params.json: \"head_dim\" is missing");
+	refused("\"dim\": 64, \"n_layers\": 4, \"hidden_dim\": 96, \"n_heads\": 4, \"norm_eps\": 1e-05, \"vocab_size\": 2, \"head_dim\": 16", ERR_INVALID,
+		"params.json: \"vocab_size\" is 2; it must be above 2, the id of </s>");
 	refused(PLAIN ", \"ffn_dim_multiplier\": 1.3", ERR_UNSUPPORTED, "params.json: unknown field \"ffn_dim_multiplier\": it may change what the model computes");
 	refused(PLAIN ", \"pooling\": {\"type\": \"mean\"}", ERR_UNSUPPORTED, "unknown field \"pooling\"");
 	refused(PLAIN ", \"lora\": {\"rank\": 8}", ERR_UNSUPPORTED, "unknown field \"lora\"");
