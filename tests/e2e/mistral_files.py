@@ -49,7 +49,10 @@ WHOLE = {"model.embed_tokens.weight": "tok_embeddings.weight", "model.norm.weigh
 PARTS = {"gate_proj": "w1", "down_proj": "w2", "up_proj": "w3", "w1": "w1", "w2": "w2", "w3": "w3"}
 
 
-def own_name(name):
+SCALES = {"weight_scale": "qscale_weight", "input_scale": "qscale_act"}
+
+
+def own_name(name, ends):
     if name in WHOLE:
         return WHOLE[name]
     layer, module, end = re.fullmatch(r"model\.layers\.(\d+)\.(.*)\.(\w+)", name).groups()
@@ -58,22 +61,22 @@ def own_name(name):
         module = ("feed_forward." if expert[1] == "block_sparse_moe" else "") + expert[2] + "." + PARTS[expert[3]]
     else:
         module = NAMES[module]
-    return "layers.%s.%s.%s" % (layer, module, {"weight_scale": "qscale_weight", "input_scale": "qscale_act"}.get(end, end))
+    return "layers.%s.%s.%s" % (layer, module, ends.get(end, end))
 
 
-def neighbours(raw, rows):
-    """Rows of whole heads, halves of which rotate with each other, so that neighbours do."""
+def neighbours(raw, rows, wide):
+    """Rows of whole heads of so many, halves of which rotate with each other, so that neighbours do."""
     size = len(raw) // rows
-    order = [head + i // 2 + i % 2 * HEAD // 2 for head in range(0, rows, HEAD) for i in range(HEAD)]
+    order = [head + i // 2 + i % 2 * wide // 2 for head in range(0, rows, wide) for i in range(wide)]
     return b"".join(raw[row * size:(row + 1) * size] for row in order)
 
 
-def own_tensors(tensors):
+def own_tensors(tensors, head=HEAD, ends=None):
     found = {}
     for name, (kind, shape, raw) in tensors.items():
-        if re.search(r"self_attn\.[qk]_proj\.weight$", name):
-            raw = neighbours(raw, shape[0])
-        found[own_name(name)] = (kind, shape, raw)
+        if re.search(r"self_attn\.[qk]_proj\.weight", name) and len(shape) > 1 and shape[0] % head == 0:
+            raw = neighbours(raw, shape[0], head)
+        found[own_name(name, SCALES if ends is None else ends)] = (kind, shape, raw)
     return found
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from engine import SANITIZED, Engine, run
 from lora_files import read_safetensors, write_safetensors
-from mistral_files import HEAD, HEADS, HIDDEN, KV_HEADS, LAYERS, MODELS, VOCAB, write_models
+import quantized_files
+from mistral_files import HEAD, HEADS, HIDDEN, KV_HEADS, LAYERS, MODELS, TEKKEN, VOCAB, own_tensors, write_models
 
 IDS = ",".join(map(str, random.Random(5).choices(range(3, VOCAB), k=70)))
 
@@ -51,6 +52,26 @@ def test_matrices_in_fp8_are_found_with_their_scales(name, tmp_path):
     del tensors[gone]
     write_safetensors(own / "consolidated.safetensors", tensors)
     assert "the checkpoint has no tensor %s (float" % gone in refusal(own)
+
+
+@pytest.mark.parametrize("name", ["fp4-nv", "fp8-row", "fp8-blocks"])
+def test_parts_of_compressed_matrices_keep_their_names(name, tmp_path):
+    _plain, usual = quantized_files.write_models(tmp_path, quantized_files.FORMATS[name], family={**quantized_files.LLAMA, "architecture": "MistralForCausalLM"})
+    config = {**json.loads((usual / "config.json").read_text()), "sliding_window": None, "rope_theta": 10000.0}
+    (usual / "config.json").write_text(json.dumps(config))
+    own = tmp_path / "own"
+    own.mkdir()
+    write_safetensors(own / "consolidated.safetensors", own_tensors(read_safetensors(usual / "model.safetensors"), quantized_files.HEAD_DIM, {}))
+    (own / "params.json").write_text(json.dumps({
+        "dim": config["hidden_size"], "n_layers": config["num_hidden_layers"], "n_heads": config["num_attention_heads"], "n_kv_heads": config["num_key_value_heads"],
+        "head_dim": quantized_files.HEAD_DIM, "hidden_dim": config["intermediate_size"], "vocab_size": config["vocab_size"], "norm_eps": 1e-5, "rope_theta": 10000.0,
+        "max_position_embeddings": 128, "quantization_config": config["quantization_config"]}))
+    shutil.copy(TEKKEN, own)
+    answers = [run("logits", "--model", folder, "--ids", "5,17,3,60,33,8,41", "--top", 0, "--dtype", "float32", "--threads", 1, *more)
+               for folder in (usual, own) for more in ((), ("-tp", 2))]
+    assert all(status == 0 for status, _ in answers), answers
+    found = [json.loads(output.strip().splitlines()[-1])["logits"] for _, output in answers]
+    assert found[0] == found[2] and found[1] == found[3] and max(found[0]) > min(found[0])
 
 
 def test_a_cache_knows_the_description(tmp_path):
