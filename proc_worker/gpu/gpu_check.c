@@ -91,6 +91,7 @@ static enum err check_family(const struct gpu_config *c, struct err_msg *em)
 		{a->state_beside, "devices do not compute the layers of a ", ", which attend and keep a state side by side: use --device cpu"},
 		{m->recurrent.kind == RECURRENT_SELECTIVE, "devices have no kernel for the layers of a ", " that are of Mamba's first generation: use --device cpu"},
 		{a->attention_free, "devices do not compute a ", ", no layer of which is of attention: use --device cpu"},
+		{a->shared_blocks, "devices do not compute a ", ", whose layers share blocks of attention (num_mem_blocks): use --device cpu"},
 		{a->differential, "devices do not compute a ", ", half of whose heads take away from the others: use --device cpu"},
 		{a->head_experts, "devices do not compute a ", ", whose heads are a mixture of experts: use --device cpu"},
 		{a->normed_residual, "devices do not compute a ", ", whose blocks add to what they read: use --device cpu"},

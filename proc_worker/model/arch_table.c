@@ -11,6 +11,7 @@
 #include "proc_worker/model/arch_tensors_newer_priv.h"
 #include "proc_worker/model/arch_tensors_priv.h"
 #include "proc_worker/model/arch_tensors_recurrent_priv.h"
+#include "proc_worker/model/arch_tensors_shared_priv.h"
 #include "proc_worker/model/arch_tensors_unrotated_priv.h"
 
 /* clang-format off */
@@ -336,6 +337,13 @@ static const struct arch ARCHS[] = {
 	{"QWenLMHeadModel", QWEN, COUNT_OF(QWEN), 0,
 	 .fields = {{"kv_channels", "head_dim"}, {"layer_norm_epsilon", "rms_norm_eps"}, {"rotary_emb_base", "rope_theta"}},
 	 .own = {"no_bias", "seq_length", "use_dynamic_ntk", "use_logn_attn"}, .halved = true, .head_dim = 128, .rope_theta = 10000, .norm_eps = 1e-6f},
+	{"Zamba2ForCausalLM", ZAMBA2, COUNT_OF(ZAMBA2), ARCH_TIED,
+	 .fields = {{"layers_block_type", "layer_types"}, {"n_mamba_heads", "mamba_n_heads"}, {"mamba_headdim", "mamba_d_head"}, {"mamba_ngroups", "mamba_n_groups"},
+		    {"chunk_size", "mamba_chunk_size"}, {"add_bias_linear", "mamba_proj_bias"}, {"attention_head_dim", "head_dim"}},
+	 .own = {"num_mem_blocks", "adapter_rank", "use_shared_attention_adapter", "use_shared_mlp_adapter", "use_mem_rope", "use_long_context", "use_conv_bias",
+		 "attention_hidden_size", "ffn_hidden_size", "kv_channels", "num_query_groups", "hybrid_layer_ids", "mamba_hidden_act"},
+	 .recurrent = RECURRENT_SCAN, .recurrent_layer = "mamba", .shared_blocks = true, .activation = KERN_GELU, .state_key_dim = 64, .inner = 4, .context = 4096,
+	 .norm_eps = 1e-5f, .rope_theta = 10000},
 	{"FalconForCausalLM", FALCON, COUNT_OF(FALCON), ARCH_USE_BIAS | ARCH_PARALLEL_CHOICE | ARCH_TIED,
 	 .fields = {{"n_embed", "hidden_size"}, {"num_kv_heads", "num_key_value_heads"}, {"ffn_hidden_size", "intermediate_size"}, {"activation", "hidden_act"},
 		    {"bias", "use_bias"}, {"parallel_attn", "use_parallel_residual"}},

@@ -79,6 +79,14 @@ enum weight_slot {
 	SLOT_HEADS_ROUTER,
 	SLOT_HEADS_IN,
 	SLOT_HEADS_OUT,
+	/* Of families with `shared_blocks`, of layers with LAYER_SHARED_BLOCK: low-rank adapters, of attention's first product and of the MLP's, and what the block's answer goes through */
+	SLOT_ADAPTER_IN, /* of q, k and v, one behind the other */
+	SLOT_ADAPTER_Q,
+	SLOT_ADAPTER_K,
+	SLOT_ADAPTER_V,
+	SLOT_MLP_ADAPTER_IN,
+	SLOT_MLP_ADAPTER_OUT,
+	SLOT_BLOCK_OUT,
 	SLOT_STATE_OUT, /* where attention stands beside that: its last product, SLOT_ATTN_OUT being attention's */
 	SLOT_LAMBDA, /* of families with `differential`: what is learned of how much the second heads take away, four vectors as wide as a head */
 	SLOT_ATTN_SUB_NORM, /* of families with `sub_norms`: over what all heads say together, before SLOT_ATTN_OUT */
@@ -147,6 +155,8 @@ enum arch_dim {
 	DIM_CONTEXT,
 	DIM_CONTEXT_PADDED, /* with DIM_TWO positions in front of the first */
 	DIM_HIDDEN,
+	DIM_HIDDEN_TWO, /* twice that */
+	DIM_ADAPTER,	/* "adapter_rank" */
 	DIM_HEAD,
 	DIM_HEAD_COUNT,
 	DIM_KV_HEAD_COUNT,
@@ -266,6 +276,10 @@ enum arch_when {
 	/* Of families with `by_layer`: layers with a matrix in place of attention, or in place of an MLP. */
 	WHEN_LINEAR_MIXER,
 	WHEN_LINEAR_MLP,
+	/* Of families with `shared_blocks`: the first of the layers that share a block, where it has biases, and all of them where attention has adapters. */
+	WHEN_SHARED_BLOCK,
+	WHEN_SHARED_BLOCK_BIAS,
+	WHEN_ADAPTERS,
 	/* Of families with `global_heads`: layers with a window, and those without; with keys and values of their own. */
 	WHEN_LOCAL,
 	WHEN_LOCAL_KV,
@@ -440,6 +454,7 @@ struct arch {
 	bool state_beside; /* every layer keeps a state and attends, side by side, and both are added: config_beside.c */
 	bool single_blocks; /* a layer is one block, of attention, of a state, an MLP or experts ("hybrid_override_pattern"), and nothing rotates: config_blocks.c */
 	bool shortcut; /* layers come in pairs ("num_layers"), the first of which has LAYER_SHORTCUT; latents are multiplied by sqrt(hidden / rank): config_shortcut.c */
+	bool shared_blocks; /* a layer of the file is two here, the first of which is a block of attention and an MLP that layers share, or nothing: shared_block.h */
 	bool halved; /* the MLP is half as wide as "intermediate_size" says */
 	bool alibi; /* scores may fall with the distance of keys, in place of rotary embeddings: config_alibi.c */
 	bool sinusoids; /* of `positions`: no file has them, sinusoids_fill makes them */

@@ -52,12 +52,12 @@ static enum err read_heads(struct model_config *c, json_val v, struct err_msg *e
 
 	if (c->arch->latent)
 		return config_read_latent(c, v, em);
-	if (!json_present(json_get(v, "head_dim")) && !own && c->hidden % c->heads)
+	if (!json_present(json_get(v, "head_dim")) && !own && !c->arch->shared_blocks && c->hidden % c->heads)
 		return err_set(em, ERR_INVALID,
 			       "config.json: hidden_size %u is not a multiple of num_attention_heads %u, "
 			       "and there is no \"head_dim\"",
 			       c->hidden, c->heads);
-	enum err e = config_may_u32(v, "head_dim", CONFIG_HEAD_DIM_MAX, usual, &c->head_dim, em);
+	enum err e = c->arch->shared_blocks ? config_read_shared_heads(c, v, em) : config_may_u32(v, "head_dim", CONFIG_HEAD_DIM_MAX, usual, &c->head_dim, em);
 	if (e)
 		return e;
 	if (c->head_dim % 2 || c->head_dim == 0 || c->head_dim > CONFIG_HEAD_DIM_MAX)
@@ -133,6 +133,16 @@ static enum err read_vocab(struct model_config *c, json_val v, struct err_msg *e
 	return e;
 }
 
+/* How many there are, and in some families which is which. */
+static enum err read_layers(struct model_config *c, json_val v, struct err_msg *em)
+{
+	if (c->arch->single_blocks)
+		return config_read_blocks(c, v, em);
+	if (c->arch->shared_blocks)
+		return config_read_shared_layers(c, v, em);
+	return c->arch->shortcut ? config_read_pairs(c, v, em) : config_need_u32(v, "num_hidden_layers", MODEL_LAYERS_MAX, &c->layers, em);
+}
+
 static enum err read_sizes(struct model_config *c, json_val v, struct err_msg *em)
 {
 	enum err e = read_vocab(c, v, em);
@@ -144,7 +154,7 @@ static enum err read_sizes(struct model_config *c, json_val v, struct err_msg *e
 	if (!e)
 		e = read_intermediate(c, v, em);
 	if (!e)
-		e = c->arch->single_blocks ? config_read_blocks(c, v, em) : c->arch->shortcut ? config_read_pairs(c, v, em) : config_need_u32(v, "num_hidden_layers", MODEL_LAYERS_MAX, &c->layers, em);
+		e = read_layers(c, v, em);
 	if (!e && arch_has_own(c->arch, "cross_attention_layers"))
 		e = config_leave_out(c, v, em);
 	if (!c->arch->single_blocks)
@@ -283,6 +293,8 @@ static enum err read_fields(struct model_config *c, json_val whole, json_val v, 
 		e = config_read_residuals(c, v, em);
 	if (!e && c->arch->recurrent)
 		e = config_read_recurrent(c, v, em);
+	if (!e && c->arch->shared_blocks)
+		e = config_end_shared(c, v, em);
 	if (!e)
 		e = config_read_windows(c, v, em);
 	if (!e && arch_has_own(c->arch, "attention_types"))

@@ -61,6 +61,7 @@ enum model_layer_flag {
 	/* Of arch.by_layer, with LAYER_NO_MIXER or LAYER_NO_MLP: has a matrix in place of that block, which reads its norm (SLOT_ATTN_OUT, SLOT_DOWN) */
 	LAYER_LINEAR_MIXER = 1 << 13,
 	LAYER_LINEAR_MLP = 1 << 14,
+	LAYER_SHARED_BLOCK = 1 << 15, /* of arch.shared_blocks: is a block that other layers have, too, and says something to the next layer alone */
 	LAYER_SPARSE = 1 << 11, /* of its MLP's gate what is less than `gate_deviations` above the mean counts as nothing */
 	LAYER_BESIDE = 1 << 10, /* of those with LAYER_RECURRENT: attends as well, side by side with that */
 };
@@ -109,6 +110,16 @@ struct recurrent_config {
 	bool normed;	 /* what the state makes has a norm (SLOT_GATE_NORM); of RECURRENT_SELECTIVE what steps, keys and queries are made of */
 	bool norm_first; /* of RECURRENT_SCAN: before its gate, not behind it */
 	bool tiled; /* the file has `heads` in another order (tiles.h) */
+};
+
+/* Of families with arch.shared_blocks. */
+struct shared_blocks {
+	u32 count; /* different ones, which layers have in turn */
+	u32 rank;  /* of adapters */
+	bool adapts_attention;
+	u32 uses;			/* layers that have one */
+	u32 layers[MODEL_LAYERS_MAX / 2]; /* [uses] these */
+	u32 first[MODEL_LAYERS_MAX];	/* of such a layer the first that has the same one */
 };
 
 /* Of families with arch.altup: several residual streams, one of which layers read and add to; the others are predicted from all, and corrected by it. */
@@ -167,6 +178,7 @@ struct model_config {
 	struct latent_config latent; /* zeros: heads have keys and values of their own */
 	struct index_config index; /* model_drop_index ends it */
 	struct recurrent_config recurrent; /* zeros: no layer is */
+	struct shared_blocks blocks; /* zeros: layers share nothing */
 	struct altup_config altup; /* zeros: there is one stream */
 	struct residual_share residuals[RESIDUAL_KINDS]; /* of attention, of what a layer that keeps a state has instead, and of MLPs */
 	struct hyper_config hyper; /* likewise */

@@ -132,6 +132,12 @@ MUST_CHECK enum err config_read_blocks(struct model_config *c, json_val v, struc
 MUST_CHECK enum err config_read_pairs(struct model_config *c, json_val v, struct err_msg *em);
 MUST_CHECK enum err config_read_shortcut(struct model_config *c, json_val v, struct err_msg *em);
 
+/* Of a family with arch.shared_blocks, how many layers it has and which have a block; with the number of heads read, how large these are; and with all else read, what
+ * depends on that. ERR_FORMAT, ERR_INVALID, ERR_UNSUPPORTED name the field. */
+MUST_CHECK enum err config_read_shared_layers(struct model_config *c, json_val v, struct err_msg *em);
+MUST_CHECK enum err config_read_shared_heads(struct model_config *c, json_val v, struct err_msg *em);
+MUST_CHECK enum err config_end_shared(struct model_config *c, json_val v, struct err_msg *em);
+
 /* Of a Baichuan, with `c` filled up to the hidden size, whether its heads rotate, or what of ALiBi they have, and which kind of lm_head: fills c->alibi,
  * context_max where that goes with it, and unit_head. ERR_UNSUPPORTED: nothing says it. */
 MUST_CHECK enum err config_read_baichuan(struct model_config *c, json_val v, struct err_msg *em);

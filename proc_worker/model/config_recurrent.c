@@ -201,7 +201,7 @@ static enum err mark_beside(struct model_config *c)
 /* In whatever way the family has; config_blocks.c and config_selective.c have marked those that are known with the number of layers. */
 static enum err mark(struct model_config *c, json_val v, struct err_msg *em)
 {
-	if (c->arch->single_blocks)
+	if (c->arch->single_blocks || c->arch->shared_blocks) /* config_shared_block.c */
 		return ERR_OK;
 	if (c->arch->recurrent == RECURRENT_LIGHTNING)
 		return mark_lightning(c, v, em);
@@ -234,6 +234,8 @@ static const char *attention_fields(const struct arch *a)
 		return "\"block_types\"";
 	if (arch_has_own(a, "attn_type_list"))
 		return "\"attn_type_list\"";
+	if (a->shared_blocks)
+		return "\"layer_types\": hybrid";
 	return a->recurrent == RECURRENT_KDA ? "\"linear_attn_config\", \"layer_types\"" : "\"layer_types\"";
 }
 

@@ -21,6 +21,7 @@
 #include "proc_worker/model/norm_gate.h"
 #include "proc_worker/model/qk_norm.h"
 #include "proc_worker/model/recurrent.h"
+#include "proc_worker/model/shared_block.h"
 #include "proc_worker/model/sparse_gate.h"
 #include "proc_worker/model/sub_norm.h"
 
@@ -38,8 +39,8 @@ static enum err state_sum(struct decoder *d, struct kern_matmul_args *attention,
 	return decoder_failed(d->config.ops->matmul(d->config.ctx, &a), "matmul", em);
 }
 
-/* Attention's last product, whose inputs the ranks share, to block_output: the sum of all ranks' parts, one of which brings the bias. */
-static enum err attention_sum(struct decoder *d, float *out, u32 index, u32 tokens, struct err_msg *em)
+/* The sum of all ranks' parts, one of which brings the bias. */
+enum err decoder_attention_sum(struct decoder *d, float *out, u32 index, u32 tokens, struct err_msg *em)
 {
 	const struct decoder_config *config = &d->config;
 	struct collectives *c = config->collectives;
@@ -149,8 +150,7 @@ static struct kern_rope_kv_args rope_args(const struct decoder *d, u32 index, co
 					  .v_is_k = flags & LAYER_GLOBAL && m->value_is_key};
 }
 
-static enum err attend(struct decoder *d, u32 index, const struct inputs *in, const struct kern_kv *kv,
-		       struct err_msg *em)
+enum err decoder_attend(struct decoder *d, u32 index, const struct inputs *in, const struct kern_kv *kv, struct err_msg *em)
 {
 	const struct decoder_config *c = &d->config;
 	const struct layer_weights *w = &c->weights->layers[index];
@@ -200,7 +200,7 @@ static enum err mix(struct decoder *d, u32 index, const struct inputs *in, const
 	enum err e = recurrent_mix(d, index, in, em);
 
 	if (!e && decoder_is_beside(d, index))
-		return attend(d, index, in, kv, em);
+		return decoder_attend(d, index, in, kv, em);
 	if (!e && decoder_narrows(d, index, in))
 		decoder_narrow(d, index, in);
 	return e;
@@ -231,7 +231,7 @@ static enum err product_activated(struct decoder *d, u32 index, u32 first, u32 t
 	const struct kern_matmul_fusion joined = {.then = &a};
 	struct kern_matmul_args all = before ? *before : a;
 
-	if (tokens <= KERN_CPU_UNFUSED_TOKENS || c->model->arch->ungated || d->lora.active_count || is_sparse(d, index) || c->model->limited || (then && w->mlp_sub_norm))
+	if (tokens <= KERN_CPU_UNFUSED_TOKENS || c->model->arch->ungated || d->lora.active_count || is_sparse(d, index) || c->model->limited || w->mlp_adapter_in.n || (then && w->mlp_sub_norm))
 		return ERR_UNSUPPORTED;
 	if (before)
 		all.fusion = &joined;
@@ -307,7 +307,7 @@ static enum err head_attention(struct decoder *d, u32 index, const struct inputs
 	if (!e)
 		e = head_experts_project(d, index, in->tokens, em);
 	if (!e)
-		e = attend(d, index, in, kv, em);
+		e = decoder_attend(d, index, in, kv, em);
 	d->pending = true;
 	return e ? e : head_experts_sum(d, index, d->delta, in->tokens, em);
 }
@@ -336,7 +336,7 @@ static enum err attention_block(struct decoder *d, u32 index, const struct input
 
 	enum err e = hyper_gather(d, &w->attn_hyper, tokens, em);
 	if (!e)
-		e = decoder_product_input(d, w->attn_norm, w->attn_norm_bias, tokens, em);
+		e = d->block.waits ? shared_block_input(d, index, tokens, em) : decoder_product_input(d, w->attn_norm, w->attn_norm_bias, tokens, em);
 	if (!e && d->config.model->arch->normed_residual)
 		decoder_keep_input(d, kind_of(d, index), tokens);
 	if (!e && d->altup.streams) {
@@ -357,7 +357,7 @@ static enum err attention_block(struct decoder *d, u32 index, const struct input
 	if (!e && d->config.model->index.top)
 		e = indexer_project(d, index, in, kv, em);
 	if (!e)
-		e = decoder_is_recurrent(d, index) ? mix(d, index, in, kv, em) : attend(d, index, in, kv, em);
+		e = decoder_is_recurrent(d, index) ? mix(d, index, in, kv, em) : decoder_attend(d, index, in, kv, em);
 	tokens = d->narrowed ? in->rows : tokens;
 	if (!e && latent)
 		e = latent_values(d, w, tokens, em);
@@ -369,7 +369,7 @@ static enum err attention_block(struct decoder *d, u32 index, const struct input
 	d->put_off = puts_off(d, index, tokens);
 	if (d->put_off)
 		return ERR_OK;
-	e = attention_sum(d, out, index, tokens, em);
+	e = decoder_attention_sum(d, out, index, tokens, em);
 	if (!e)
 		e = post_norm(d, w->attn_post_norm, tokens, em);
 	if (!e)
@@ -389,6 +389,8 @@ static enum err gate_and_up(struct decoder *d, u32 index, u32 first, u32 count, 
 		return decoder_failed(e, "matmul with act_mul", em);
 	e = decoder_failed(d->config.ops->matmul(d->config.ctx, &a), "matmul", em);
 	if (!e)
+		e = shared_block_adapt_mlp(d, index, &a, em);
+	if (!e)
 		e = decoder_adapt(d, &a, LORA_GATE_UP, index, first, em);
 	return e ? e : activate(d, index, count, em);
 }
@@ -396,7 +398,7 @@ static enum err gate_and_up(struct decoder *d, u32 index, u32 first, u32 count, 
 /* In portions of nearly equal size: what lies between its products is the widest of all activations, and for a few tokens alone
  * weights would be read once more. Between the products ranks tell each other something where gates are sparse or the last product has a norm, of the same portions
  * and through the buffer. */
-static enum err mlp(struct decoder *d, u32 index, u32 tokens, struct err_msg *em)
+enum err decoder_mlp(struct decoder *d, u32 index, u32 tokens, struct err_msg *em)
 {
 	const struct layer_weights *w = &d->config.weights->layers[index];
 	struct collectives *c = d->config.collectives;
@@ -485,7 +487,7 @@ static enum err mlp_block(struct decoder *d, u32 index, u32 tokens, struct err_m
 	if (!e && d->put_off)
 		e = (behind = mlp_behind(d, index, tokens, em)) == ERR_UNSUPPORTED ? ERR_OK : behind;
 	if (!e && behind == ERR_UNSUPPORTED)
-		e = has_experts && !beside ? experts(d, w, tokens, em) : mlp(d, index, tokens, em);
+		e = has_experts && !beside ? experts(d, w, tokens, em) : decoder_mlp(d, index, tokens, em);
 	if (!e && beside)
 		e = experts_beside_add(d, w, tokens, em);
 	if (!e && d->shortcut && !(flags & LAYER_SHORTCUT))
@@ -533,6 +535,8 @@ static enum err layer(struct decoder *d, u32 index, const struct inputs *in, con
 	enum err e = d->altup.streams ? altup_predict(d, index, d->narrowed ? in->rows : in->tokens, em) : ERR_OK;
 
 	d->put_off = false;
+	if (flags & LAYER_SHARED_BLOCK)
+		return shared_block_run(d, index, in, kv, em);
 	if (!e && !(flags & LAYER_NO_MIXER))
 		e = attention_block(d, index, in, kv, em);
 	else if (!e && flags & LAYER_LINEAR_MIXER)
@@ -569,6 +573,8 @@ enum err decoder_forward(struct decoder *d, const struct inputs *in, const struc
 		e = altup_begin(d, in->tokens, em);
 	if (!e)
 		hyper_begin(d, in->tokens);
+	if (!e)
+		shared_block_begin(d, in->tokens);
 	for (u32 i = 0; !e && i < d->config.model->layers; i++) {
 		e = layer(d, i, in, &kv[i], em);
 		if (e)

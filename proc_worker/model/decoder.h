@@ -58,6 +58,15 @@ struct hyper_memory {
 	float *picked;	/* [logit_rows_max][streams][hidden] */
 };
 
+/* Of families with arch.shared_blocks: shared_block.h. */
+struct shared_block_memory {
+	float *embedded; /* [tokens of the step][hidden] */
+	float *joined;	 /* [2 hidden] the block's input: the stream's norm and the embedding's */
+	float *said;	 /* [hidden] what the next layer reads of it, while `waits` */
+	float *low;	 /* [3 rank] of adapters */
+	bool waits;
+};
+
 /* Of models with an indexer: indexer.h. */
 struct indexer_memory {
 	u32 *chosen; /* [tokens of the step][top], of the last layer that chose */
@@ -103,6 +112,7 @@ struct decoder {
 	struct altup_memory altup;
 	struct head_experts_memory heads;
 	struct hyper_memory hyper;
+	struct shared_block_memory block;
 	struct indexer_memory indexer;
 	u32 *input_ids; /* [tokens of the step] those that the table of inputs has; NULL: it has all */
 	struct lora_step lora;

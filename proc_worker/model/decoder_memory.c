@@ -13,6 +13,7 @@
 #include "proc_worker/model/latent.h"
 #include "proc_worker/model/lru.h"
 #include "proc_worker/model/selective.h"
+#include "proc_worker/model/shared_block.h"
 
 enum { TOLD = 2 /* floats that ranks tell each other of a token, whatever it is wide: squares of q and k, moments of a gate */ };
 
@@ -63,6 +64,7 @@ static size_t lay_out(struct decoder *d, char *base, size_t tokens)
 	d->input_ids = c->model->input_vocab < c->model->vocab_size && inputs ? (u32 *)(void *)carve(base, &offset, tokens) : NULL;
 	altup_lay_out(d, base, &offset, tokens, rows);
 	hyper_lay_out(d, base, &offset, tokens, rows);
+	shared_block_lay_out(d, base, &offset, tokens);
 	indexer_lay_out_kept(d, base, &offset, tokens);
 	mlp = experts = projected = gate = offset;
 	d->qkv = carve(base, &offset, tokens * widest_qkv(c->model, s));

@@ -30,6 +30,15 @@ enum err decoder_norm(struct decoder *d, float *out, float *x, const float *add,
 enum err decoder_product(struct decoder *d, float *out, const float *x, const struct kern_weight *w, const float *bias, u32 index,
 			 u32 tokens, struct err_msg *em);
 
+/* ---------------------------------------------------------------- decoder.c, for blocks of other files */
+
+/* Rotates what is in d->qkv, writes K and V, and leaves what heads attend to there. */
+enum err decoder_attend(struct decoder *d, u32 index, const struct inputs *in, const struct kern_kv *kv, struct err_msg *em);
+/* Attention's last product, whose inputs the ranks share, to `out`: added to the stream where that is `out`. */
+enum err decoder_attention_sum(struct decoder *d, float *out, u32 index, u32 tokens, struct err_msg *em);
+/* The MLP of d->input, to where decoder_block_output says. */
+enum err decoder_mlp(struct decoder *d, u32 index, u32 tokens, struct err_msg *em);
+
 /* ---------------------------------------------------------------- decoder_products.c */
 
 /* What blocks have left beside the stream, [tokens][hidden], or NULL; whoever asks adds it. */

@@ -90,7 +90,7 @@ enum err decoder_norm_input(struct decoder *d, u32 first, u32 tokens, struct err
 float *decoder_block_output(struct decoder *d, const float *post_norm, const float *bias)
 {
 	d->pending = d->config.collectives || post_norm || bias || d->config.model->parallel || d->config.model->arch->normed_residual ||
-		     d->config.model->arch->hyper || d->input == d->x;
+		     d->config.model->arch->hyper || d->config.model->arch->shared_blocks || d->input == d->x;
 	return d->pending ? d->delta : d->x;
 }
 

@@ -469,6 +469,7 @@ static const struct {
 	const char *file, *wanted;
 } OTHERS[] = {
 	{"mlp.shared_experts.", "mlp.shared_mlp."},
+	{".mamba_decoder.", "."}, /* of Zamba 2, of layers with a shared block */
 	{"self_attn.g_proj.", "self_attn.gate_proj."},
 	{".feedforward_layer_norm.", ".post_attention_layernorm."}, /* of OLMo Hybrid, where transformers names norms of all layers as those of recurrent ones */
 	{".mlp.post_mlp_layernorm.", ".post_mlp_layernorm."},
@@ -558,6 +559,8 @@ enum err tensor_names_add(struct safetensors *st, const struct model_config *c, 
 		e = add_bases(st, c, em);
 	if (!e)
 		e = add_others(st, c, em);
+	if (!e && c->arch->shared_blocks)
+		e = tensor_names_add_shared(st, c, em);
 	return e ? e : add_fused(st, c, em);
 }
 
@@ -585,4 +588,5 @@ void tensor_names_find_unsaid(const struct safetensors *st, struct model_config 
 {
 	find_head(st, c);
 	find_bias(st, c);
+	tensor_names_find_blocks(st, c);
 }

@@ -16,6 +16,13 @@
  * have by config.json. ERR_NO_MEMORY, ERR_TOO_LONG. */
 MUST_CHECK enum err tensor_names_add(struct safetensors *st, const struct model_config *c, struct err_msg *em);
 
+/* Of families with arch.shared_blocks: gives what the file has in lists of the first layer with a block, an adapter of each layer, the names of that layer. ERR_NO_MEMORY;
+ * ERR_NOT_FOUND: names an adapter that there is not, and its layer. tensor_names_shared.c. */
+MUST_CHECK enum err tensor_names_add_shared(struct safetensors *st, const struct model_config *c, struct err_msg *em);
+
+/* Which layers of such a family have a block of their own in the files, as transformers 5 saves models whose lm_head is not tied: c->blocks.first. After tensor_names_add. */
+void tensor_names_find_blocks(const struct safetensors *st, struct model_config *c);
+
 /* What config.json does not say and the checkpoint shows: of embeddings that are lm_head unless it has one (c->tied_headless), whether it has; of a family whose
  * experts may be chosen by biases as well, without a field for it, whether it has some (c->choice_bias). After tensor_names_add. */
 void tensor_names_find_unsaid(const struct safetensors *st, struct model_config *c);

@@ -249,6 +249,23 @@ static enum err load_slot(struct loader *l, enum weight_slot slot, u32 layer, vo
 	return ERR_OK;
 }
 
+/* What the first layer with a block has loaded of it the others have, too. */
+static void share_blocks(const struct model_config *c, struct layer_weights *layers)
+{
+	for (u32 i = 0; i < c->blocks.uses; i++) {
+		struct layer_weights *w = &layers[c->blocks.layers[i]];
+		const struct layer_weights *first = &layers[c->blocks.first[c->blocks.layers[i]]];
+		w->attn_norm = first->attn_norm;
+		w->qkv = first->qkv;
+		w->attn_out = first->attn_out;
+		w->mlp_norm = first->mlp_norm;
+		w->gate_up = first->gate_up;
+		w->gate_up_bias = first->gate_up_bias;
+		w->down = first->down;
+		w->down_bias = first->down_bias;
+	}
+}
+
 static enum err load_all(struct loader *l, struct model_weights *w, struct err_msg *em)
 {
 	const struct weights_plan *p = l->reader.plan;
@@ -264,6 +281,7 @@ static enum err load_all(struct loader *l, struct model_weights *w, struct err_m
 		if (p->progress && !l->ready)
 			p->progress(p->progress_ctx, (i + 1.0) / (w->layer_count + 1));
 	}
+	share_blocks(p->config, w->layers);
 	if (!e)
 		e = load_slot(l, SLOT_LM_HEAD, 0, w, em);
 	if (!e)

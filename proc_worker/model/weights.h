@@ -47,6 +47,11 @@ struct layer_weights {
 	struct kern_weight state_out;	     /* [hidden][heads * value_dim], with LAYER_BESIDE, where qkv has q, k and v behind its other rows */
 	struct kern_weight heads_router; /* [experts][hidden], of arch.head_experts, where qkv is [2 kv_heads * head_dim][hidden] */
 	struct kern_weight *heads_in, *heads_out; /* [experts] of [kv_heads * head_dim][hidden], and the other way round */
+	/* Of layers with LAYER_SHARED_BLOCK, where qkv has [2 hidden] inputs; the first of those that share a block holds it, and the others point to it: */
+	struct kern_weight adapter_in;				/* [3 rank][2 hidden], whole on every rank, or none */
+	struct kern_weight adapter_q, adapter_k, adapter_v;	/* [heads * head_dim][rank], [kv_heads * head_dim][rank] twice */
+	struct kern_weight mlp_adapter_in, mlp_adapter_out;	/* [rank][hidden], whole on every rank, and [2 intermediate][rank] */
+	struct kern_weight block_out;				/* [hidden][hidden], whole on every rank */
 	const float *lambda; /* [4][head_dim], of arch.differential, where attn_out has half as many inputs as heads have values */
 	const float *attn_sub_norm;	     /* [heads * head_dim] of this rank, or NULL */
 	struct kern_weight attn_out;

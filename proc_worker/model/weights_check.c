@@ -165,7 +165,7 @@ static bool is_special(const struct weights_plan *p, const char *prefix, u32 lay
 static enum err check_layers(const struct weights_plan *p, struct err_msg *em)
 {
 	const struct arch *a = p->config->arch;
-	u32 first = a->shortcut ? p->config->layers / 2 : p->config->layers, last = first, layer, i = 0;
+	u32 first = a->shortcut || a->shared_blocks ? p->config->layers / 2 : p->config->layers, last = first, layer, i = 0;
 	const struct st_tensor *of_last = NULL;
 	char prefix[NAME_MAX_BYTES];
 	const char *rest;

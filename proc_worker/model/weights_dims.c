@@ -28,6 +28,8 @@ static u32 global_dim(const struct model_config *c, enum arch_dim d)
 		return c->kv_heads * c->head_dim / 2;
 	case DIM_QUARTER_KV_HEADS:
 		return c->kv_heads * c->head_dim / 4;
+	case DIM_ADAPTER:
+		return c->blocks.rank;
 	case DIM_STREAMS:
 		return c->altup.streams;
 	case DIM_STREAMS_SQUARED:
@@ -148,6 +150,8 @@ u32 weights_dim(const struct model_config *c, enum arch_dim d, u32 layer)
 		return c->context_max + 2;
 	case DIM_HIDDEN:
 		return c->hidden;
+	case DIM_HIDDEN_TWO:
+		return 2 * c->hidden;
 	case DIM_HEAD:
 		return c->head_dim;
 	case DIM_HEAD_COUNT:

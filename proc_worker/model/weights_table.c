@@ -140,6 +140,13 @@ const struct weights_slot WEIGHTS_SLOTS[SLOT_COUNT] = {
 	IN_LAYER(SLOT_HEADS_ROUTER, SLOT_IS_MATRIX, heads_router),
 	IN_LAYER(SLOT_HEADS_IN, SLOT_IS_EXPERTS, heads_in),
 	IN_LAYER(SLOT_HEADS_OUT, SLOT_IS_EXPERTS, heads_out),
+	IN_LAYER(SLOT_ADAPTER_IN, SLOT_IS_MATRIX, adapter_in),
+	IN_LAYER(SLOT_ADAPTER_Q, SLOT_IS_MATRIX, adapter_q),
+	IN_LAYER(SLOT_ADAPTER_K, SLOT_IS_MATRIX, adapter_k),
+	IN_LAYER(SLOT_ADAPTER_V, SLOT_IS_MATRIX, adapter_v),
+	IN_LAYER(SLOT_MLP_ADAPTER_IN, SLOT_IS_MATRIX, mlp_adapter_in),
+	IN_LAYER(SLOT_MLP_ADAPTER_OUT, SLOT_IS_MATRIX, mlp_adapter_out),
+	IN_LAYER(SLOT_BLOCK_OUT, SLOT_IS_MATRIX, block_out),
 	IN_LAYER(SLOT_STATE_OUT, SLOT_IS_MATRIX, state_out),
 	IN_LAYER(SLOT_LAMBDA, SLOT_IS_BIAS, lambda),
 	IN_LAYER(SLOT_ATTN_SUB_NORM, SLOT_IS_NORM, attn_sub_norm),
@@ -285,6 +292,28 @@ static bool has_flag(u32 flags, enum arch_when when)
 	return !(flags & LAYER_WIDE) == (when == WHEN_NARROW);
 }
 
+/* Of layers without a window and of those with one. */
+static bool has_of_kind(const struct model_config *c, u32 flags, enum arch_when when)
+{
+	const bool global = flags & LAYER_GLOBAL, own_kv = !(flags & LAYER_SHARED_KV);
+
+	if (when == WHEN_LOCAL || when == WHEN_GLOBAL)
+		return global == (when == WHEN_GLOBAL);
+	if (when == WHEN_LOCAL_KV)
+		return !global && own_kv;
+	return global && own_kv && (when == WHEN_GLOBAL_KV || !c->value_is_key);
+}
+
+/* Of layers with blocks that others have, too. */
+static bool has_block(const struct model_config *c, u32 layer, enum arch_when when)
+{
+	if (!(c->layer_flags[layer] & LAYER_SHARED_BLOCK))
+		return false;
+	if (when == WHEN_ADAPTERS)
+		return c->blocks.adapts_attention;
+	return c->blocks.first[layer] == layer && (when == WHEN_SHARED_BLOCK || c->mlp_bias);
+}
+
 /* Of no layer, or of all of them. */
 static bool has_whole(const struct model_config *c, enum arch_when when)
 {
@@ -297,7 +326,7 @@ static bool has_tensor(const struct weights_plan *p, const struct arch_tensor *t
 {
 	const u32 flags = p->config->layer_flags[layer];
 	const bool recurrent = flags & LAYER_RECURRENT, dense = !(flags & (LAYER_EXPERTS | LAYER_NO_MLP));
-	const bool attends = model_attends(p->config, layer), experts = flags & LAYER_EXPERTS, global = flags & LAYER_GLOBAL, shared_kv = flags & LAYER_SHARED_KV;
+	const bool attends = model_attends(p->config, layer), experts = flags & LAYER_EXPERTS;
 
 	switch (t->when) {
 	case WHEN_ALWAYS:
@@ -342,15 +371,11 @@ static bool has_tensor(const struct weights_plan *p, const struct arch_tensor *t
 	case WHEN_STATE_NORM:
 		return recurrent && p->config->recurrent.normed;
 	case WHEN_LOCAL:
-		return !global;
 	case WHEN_LOCAL_KV:
-		return !global && !shared_kv;
 	case WHEN_GLOBAL:
-		return global;
 	case WHEN_GLOBAL_KV:
-		return global && !shared_kv;
 	case WHEN_GLOBAL_V:
-		return global && !shared_kv && !p->config->value_is_key;
+		return has_of_kind(p->config, flags, t->when);
 	case WHEN_MIXER:
 	case WHEN_NO_MIXER:
 	case WHEN_NARROW:
@@ -359,6 +384,10 @@ static bool has_tensor(const struct weights_plan *p, const struct arch_tensor *t
 	case WHEN_LINEAR_MIXER:
 	case WHEN_LINEAR_MLP:
 		return has_flag(flags, t->when);
+	case WHEN_SHARED_BLOCK:
+	case WHEN_SHARED_BLOCK_BIAS:
+	case WHEN_ADAPTERS:
+		return has_block(p->config, layer, t->when);
 	case WHEN_INPUTS:
 	case WHEN_POSITIONS:
 	case WHEN_ALTUP_SCALE:
@@ -509,6 +538,12 @@ bool weights_is_router(enum weight_slot slot)
 	       slot == SLOT_HYPER_HEAD || slot == SLOT_HYPER_ATTN || slot == SLOT_HYPER_MLP;
 }
 
+/* Of low rank, in the checkpoint itself. */
+static bool is_adapter(enum weight_slot slot)
+{
+	return slot >= SLOT_ADAPTER_IN && slot <= SLOT_MLP_ADAPTER_OUT;
+}
+
 /* A router is small, and what it chooses matters more than any digit. What a GGUF file has no weight holds as it is, and with
  * float32 exact values are what is asked for. */
 enum kern_dtype weights_matrix_dtype(const struct weights_plan *p, enum weight_slot slot, u32 layer,
@@ -516,7 +551,7 @@ enum kern_dtype weights_matrix_dtype(const struct weights_plan *p, enum weight_s
 {
 	*ordered = false;
 	/* What heads have is little, too, and so is what steps, keys and queries are made by, of which states keep every error. */
-	if (weights_is_router(slot) || WEIGHTS_SLOTS[slot].kind == SLOT_IS_HEADS || slot == SLOT_X_PROJ || slot == SLOT_DT_PROJ)
+	if (weights_is_router(slot) || WEIGHTS_SLOTS[slot].kind == SLOT_IS_HEADS || slot == SLOT_X_PROJ || slot == SLOT_DT_PROJ || is_adapter(slot))
 		return p->dtype;
 	if (kern_dtype_group(p->matrix_dtype) > 0)
 		return asked_type(p, slot, layer, ordered);

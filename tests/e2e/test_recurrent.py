@@ -12,7 +12,7 @@ from device_models import ENVIRONMENT
 from engine import FULL, SANITIZED, Engine, killed_amid, run
 from small_models import ids, write_model
 
-NAMES = ["qwen3_5_text/none"] if SANITIZED else ["qwen3_5_text/none", "lfm2/bias", "granite_mamba/experts", "nemotron_h/mlps-last", "falcon_h1/none", "jamba/none", "mamba/none", "mamba2/none"] if FULL else ["qwen3_5_text/none", "lfm2/bias", "mamba/none", "mamba2/none"]
+NAMES = ["qwen3_5_text/none"] if SANITIZED else ["qwen3_5_text/none", "lfm2/bias", "granite_mamba/experts", "nemotron_h/mlps-last", "falcon_h1/none", "jamba/none", "mamba/none", "mamba2/none", "zamba2/none"] if FULL else ["qwen3_5_text/none", "lfm2/bias", "mamba/none", "mamba2/none", "zamba2/none"]
 
 
 @pytest.fixture(scope="module", params=NAMES)
@@ -61,11 +61,11 @@ def room(folder, ranks):
     config = json.loads((folder / "config.json").read_text())
     if "num_attention_heads" not in config:
         return SHORT * 4 // 1024 + 1
-    head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
-    kinds = config.get("layer_types") or config.get("hybrid_override_pattern") or ["attention"] * config["num_hidden_layers"]
+    head = config.get("head_dim") or config.get("attention_head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    kinds = config.get("layer_types") or config.get("layers_block_type") or config.get("hybrid_override_pattern") or ["attention"] * config["num_hidden_layers"]
     if "attn_layer_period" in config:
         kinds = ["attention" if i % config["attn_layer_period"] == config["attn_layer_offset"] else "mamba" for i in range(config["num_hidden_layers"])]
-    attention = sum(kind in ("full_attention", "attention", "*") for kind in kinds)
+    attention = sum(kind in ("full_attention", "attention", "hybrid", "*") for kind in kinds)
     return (SHORT * 2 * attention * config["num_key_value_heads"] * head * 4 // 1024 * 5 // 4 + 4) // ranks
 
 

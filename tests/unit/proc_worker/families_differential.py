@@ -29,6 +29,7 @@ from transformers.utils import logging  # noqa: E402
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import families_cases  # noqa: E402
+import families_further  # noqa: E402
 import families_gemma3n  # noqa: E402
 import families_gemma4  # noqa: E402
 import families_gpt  # noqa: E402
@@ -359,7 +360,7 @@ gemma4_text/none gemma4_text/untied gemma4_text/values gemma4_text/by-layer gemm
 lfm2/old lfm2/bias lfm2/odd lfm2_moe/odd lfm3/none lfm3/no-gate lfm3/odd lfm3/save-raw qwen3_5_text/none qwen3_5_text/odd qwen3_5_text/save-whole qwen3_5_moe_text/none qwen3_next/odd
 granite_mamba/experts granite_mamba/odd bamba/none falcon_h1/none falcon_h1/odd olmo_hybrid/none olmo_hybrid/odd nemotron_h/mlps-last nemotron_h/experts-narrow nemotron_h/odd
 recurrent_gemma/none recurrent_gemma/attention-bias recurrent_gemma/odd minimax/none minimax/types-missing minimax/odd minimax_text_01/none jetmoe/none jetmoe/odd diffllama/none diffllama/odd
-jamba/none jamba/odd mamba/none falcon_mamba/odd mamba2/none mamba2/odd
+jamba/none jamba/odd mamba/none falcon_mamba/odd mamba2/none mamba2/odd zamba2/none zamba2/odd zamba2/untied
 kimi_linear/layer-types kimi_linear/odd hyperclovax/none hyperclovax/no-post-norm sarvam_moe/none sarvam_moe/odd phi4mm/none phi4mm/odd mllama/none mllama/first-and-last exaone/llama3 exaone/odd bailing_moe/none bailing_moe/groups bailing_moe/odd
 gemma4_text/small-odd gemma4_text/mixture gemma4_text/mixture-small gemma4_text/save-whole-new gemma4_unified_text/none gemma4_unified_text/odd gemma4_unified_text/save-whole-new
 granitemoehybrid/none granitemoehybrid/no-positions vaultgemma/none helium/biases bitnet/none bitnet/odd jais2/none jais2/bias-missing minimax_m2/none minimax_m2/partial-new
@@ -461,6 +462,7 @@ def all_cases():
     yield from families_gpt.cases()
     yield from families_llama4.cases()
     yield from families_newer.cases()
+    yield from families_further.cases()
     yield from families_newest.cases()
     yield from families_recurrent.cases()
     yield from families_mixers.cases()

@@ -317,6 +317,9 @@ Test(gpu_recurrent, what_the_kernels_cannot_is_refused_by_name, .timeout = 120)
 	alone.normed_residual = true;
 	expect_refusal(&bad, ERR_UNSUPPORTED, "devices do not compute a Qwen3_5ForCausalLM, whose blocks add to what they read: use --device cpu");
 	alone = *run.model.arch;
+	alone.shared_blocks = true;
+	expect_refusal(&bad, ERR_UNSUPPORTED, "devices do not compute a Qwen3_5ForCausalLM, whose layers share blocks of attention (num_mem_blocks): use --device cpu");
+	alone = *run.model.arch;
 	alone.shortcut = true;
 	expect_refusal(&bad, ERR_UNSUPPORTED, "devices do not compute a Qwen3_5ForCausalLM, whose experts skip every other layer (zero_expert_num): use --device cpu");
 	alone = *run.model.arch;
