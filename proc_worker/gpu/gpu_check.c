@@ -77,6 +77,7 @@ static enum err check_family(const struct gpu_config *c, struct err_msg *em)
 		{a->sub_norms, "devices do not compute a ", ", whose last products read norms (attn_sub_norm, ffn_sub_norm): use --device cpu"},
 		{m->alibi.kind, "devices do not compute this ", ", whose scores fall with the distance of keys (ALiBi): use --device cpu"},
 		{a->sinusoids, "devices do not compute a ", ", no file of which has its positions: use --device cpu"},
+		{a->head_norm_biases && m->head_norms, "the heads of this ", " have norms with biases (qk_layernorm); devices have no kernel for that: use --device cpu"},
 		{a->chunked, "devices do not compute a ", ", whose layers attend to chunks (attention_chunk_size) and whose experts' weights multiply what they read: use "
 		 "--device cpu"},
 		{a->head_layer_norms && m->head_norms, "the heads of this ", " have norms with weights of their own (use_qk_norm, qk_layernorm); devices have no kernel for that: use --device cpu"},

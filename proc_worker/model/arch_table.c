@@ -7,6 +7,7 @@
 #include "proc_worker/model/arch_shared_priv.h"
 #include "proc_worker/model/arch_tensors_apart_priv.h"
 #include "proc_worker/model/arch_tensors_gemma_priv.h"
+#include "proc_worker/model/arch_tensors_further_priv.h"
 #include "proc_worker/model/arch_tensors_gpt_priv.h"
 #include "proc_worker/model/arch_tensors_newer_priv.h"
 #include "proc_worker/model/arch_tensors_priv.h"
@@ -35,6 +36,9 @@ static const struct arch ARCHS[] = {
 	 .own = {"num_nextn_predict_layers"}, .kv_heads = 32, .window = 4096, .rope_theta = 10000, .attention_bias = true},
 	{"Qwen3ForCausalLM", QWEN3, COUNT_OF(QWEN3), QWEN3_TRAITS | ARCH_WINDOW_UPPER,
 	 .head_dim = 128, .kv_heads = 32, .window = 4096, .rope_theta = 10000},
+	{"PersimmonForCausalLM", PERSIMMON, COUNT_OF(PERSIMMON), ARCH_PARTIAL_ROTARY,
+	 .own = {"qk_layernorm"}, .head_norm_biases = true, .layer_norm = "layer_norm_eps", .ungated = true, .activation = KERN_RELU_SQUARED, .norm_eps = 1e-5f,
+	 .rope_theta = 10000, .rotary_share = 0.5f},
 	{"PhiForCausalLM", PHI, COUNT_OF(PHI), ARCH_PARTIAL_ROTARY,
 	 .layer_norm = "layer_norm_eps", .parallel = true, .ungated = true, .activation = KERN_GELU_TANH,
 	 .rope_theta = 10000, .rotary_share = 0.5f},

@@ -42,6 +42,8 @@ enum weight_slot {
 	SLOT_QKV_BIAS,
 	SLOT_Q_NORM,
 	SLOT_K_NORM,
+	SLOT_Q_NORM_BIAS, /* of families with `head_norm_biases` */
+	SLOT_K_NORM_BIAS,
 	/* Of families with `latent`: */
 	SLOT_Q_B,    /* queries from what SLOT_QKV makes of them first */
 	SLOT_HEAD_K, /* one a head: from a query to what is held against latents */
@@ -444,6 +446,7 @@ struct arch {
 	bool ungated;		/* the MLP has one matrix before its activation */
 	bool mixer;	  /* of ARCH_EXPERTS_ALL, two a token: SparseMixer ("router_jitter_noise": kern_moe_route_args.mixer) */
 	bool head_layer_norms; /* norms over heads are LayerNorm without biases, and every head has weights of its own; only if "use_qk_norm" or "qk_layernorm" is true */
+	bool head_norm_biases; /* norms over heads are LayerNorm with biases, the same for all heads, unless "qk_layernorm" is false: head_norm.h */
 	bool chunked; /* layers that rotate see chunks of "attention_chunk_size" tokens, and queries of the others count by their positions ("attn_scale") */
 	bool router_reads; /* an expert's weight multiplies what it reads, not what it says */
 	bool global_heads; /* layers without a window have heads of their own sizes ("global_head_dim"); scores are not scaled: config_global.c */

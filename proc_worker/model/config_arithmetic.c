@@ -220,7 +220,7 @@ enum err config_read_arithmetic(struct model_config *c, json_val v, struct err_m
 	if (!e && arch_has_own(c->arch, "use_qk_norm"))
 		e = config_may_bool(v, "use_qk_norm", c->arch->plain_head_norms, &c->head_norms, em);
 	if (!e && arch_has_own(c->arch, "qk_layernorm"))
-		e = config_may_bool(v, "qk_layernorm", false, &c->head_norms, em);
+		e = config_may_bool(v, "qk_layernorm", c->arch->head_norm_biases, &c->head_norms, em);
 	if (!e && arch_has_own(c->arch, "lm_head_bias"))
 		e = config_may_bool(v, "lm_head_bias", false, &c->lm_head_bias, em);
 	if (!e && has(c, ARCH_USE_BIAS)) {

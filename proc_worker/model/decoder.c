@@ -14,6 +14,7 @@
 #include "proc_worker/model/gate_limit.h"
 #include "proc_worker/model/head_experts.h"
 #include "proc_worker/model/head_gate.h"
+#include "proc_worker/model/head_norm.h"
 #include "proc_worker/model/hyper.h"
 #include "proc_worker/model/indexer.h"
 #include "proc_worker/model/latent.h"
@@ -116,7 +117,7 @@ static struct kern_rope_kv_args rope_args(const struct decoder *d, u32 index, co
 	const struct model_config *m = c->model;
 	const struct layer_weights *w = &c->weights->layers[index];
 	const u32 flags = m->layer_flags[index];
-	const bool local = flags & LAYER_LOCAL_ROPE, latent = m->arch->latent, normed = latent || m->arch->traits & ARCH_QK_NORMS;
+	const bool local = flags & LAYER_LOCAL_ROPE, latent = m->arch->latent, normed = latent || m->arch->head_norm_biases || m->arch->traits & ARCH_QK_NORMS;
 	const struct rope_config *by = local ? &m->local_rope : &m->rope;
 	const size_t first = local ? (size_t)c->rope->local * (m->rope.dim / 2) : 0;
 	const u32 *rows = d->narrowed ? d->last_rope_rows : d->rope_rows, *positions = d->narrowed ? d->last_positions : in->positions;
@@ -126,7 +127,7 @@ static struct kern_rope_kv_args rope_args(const struct decoder *d, u32 index, co
 		to.kv_heads = 0;
 	return (struct kern_rope_kv_args){.q = d->qkv + decoder_attention_at(d, index),
 					  .qkv = d->qkv + decoder_attention_at(d, index),
-					  .bias = latent || m->output_gate ? NULL : w->qkv_bias,
+					  .bias = latent || m->output_gate || m->arch->head_norm_biases ? NULL : w->qkv_bias,
 					  .q_norm = normed ? NULL : w->q_norm,
 					  .k_norm = normed ? NULL : w->k_norm,
 					  .norm_eps = m->norm_eps,
@@ -174,6 +175,7 @@ enum err decoder_attend(struct decoder *d, u32 index, const struct inputs *in, c
 						.slopes = d->slopes,
 						.slopes_rounded = c->model->alibi.kind == ALIBI_ROUNDED};
 
+	head_norm(d, index, in->tokens);
 	enum err e = c->model->arch->traits & ARCH_QK_NORMS ? norm_heads(d, w, in->tokens, em) : ERR_OK;
 	if (!e)
 		e = decoder_failed(c->ops->rope_kv(c->ctx, &rope), "rope_kv", em);
@@ -271,7 +273,7 @@ static enum err project(struct decoder *d, u32 index, u32 tokens, struct err_msg
 {
 	const struct decoder_config *c = &d->config;
 	const struct kern_weight *w = &c->weights->layers[index].qkv;
-	const bool latent = decoder_is_latent(d, index), now = latent || c->model->output_gate || decoder_is_recurrent(d, index);
+	const bool latent = decoder_is_latent(d, index), now = latent || c->model->output_gate || c->model->arch->head_norm_biases || decoder_is_recurrent(d, index);
 	const float *bias = now ? c->weights->layers[index].qkv_bias : NULL; /* of others rope_kv adds it */
 	const struct kern_matmul_fusion fusion = {.norm_weight = d->unnormed, .norm_eps = c->model->norm_eps};
 	struct kern_matmul_args a = decoder_product_args(d, latent ? d->low : d->qkv, false, d->x, w, bias, index, tokens);

@@ -26,6 +26,7 @@ struct layer_weights {
 	struct kern_weight qkv;	      /* [(heads + 2 kv_heads) * head_dim][hidden], with `output_gate` heads * head_dim rows more; where values are keys [(heads + kv_heads) * head_dim][hidden] */
 	const float *qkv_bias;	      /* [(heads + 2 kv_heads) * head_dim] */
 	const float *q_norm, *k_norm; /* [head_dim], or over all heads [heads * head_dim], [kv_heads * head_dim] */
+	const float *q_norm_bias, *k_norm_bias; /* [head_dim], or NULL */
 	struct kern_weight q_b;	      /* [heads * (key + rope)][q_rank], of latent attention, where qkv is [q_rank + head_dim][hidden] */
 	struct kern_weight *head_k;   /* [heads] of [latent][key] */
 	struct kern_weight *head_v;   /* [heads] of [value][latent] */

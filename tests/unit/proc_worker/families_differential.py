@@ -368,7 +368,7 @@ minimax_m2/save-raw dots1/groups solar_open/none flex_olmo/none mistral4/beta mi
 gpt_oss/none gpt_oss/limit internlm2/none internlm2/odd internlm2/bias-mqa internlm3/qkv-bias internlm3/bias known/internlm2_5-7b-chat
 gpt2/none gpt2/untied gpt2/odd gpt2/save-base opt/none opt/no-bias gpt_neox/none gpt_neox/sequential gpt_neox/no-bias gpt_neox/odd
 nemotron-nas/none nemotron-nas/nothing-between nemotron-nas/odd nemotron-nas/linear deci/none orion/none orion/odd baichuan/none baichuan/odd-first qwen/none qwen/odd longcat_flash/none longcat_flash/odd
-bloom/none bloom/odd-12 mpt/biases-clip mpt/positions mpt/odd-12 mpt/odd-gqa falcon_rw/newer falcon_rw/odd-12 gpt_neo/three gpt_neo/odd biogpt/none biogpt/odd xglm/none xglm/odd baichuan/odd-alibi
+bloom/none bloom/odd-12 mpt/biases-clip mpt/positions mpt/odd-12 mpt/odd-gqa falcon_rw/newer falcon_rw/odd-12 gpt_neo/three gpt_neo/odd biogpt/none biogpt/odd xglm/none xglm/odd persimmon/none persimmon/odd baichuan/odd-alibi
 falcon/none falcon/newer falcon/newer-one-norm falcon/odd-newer falcon/odd-older
 gpt_bigcode/none gpt_bigcode/untied gpt_bigcode/odd-mha gptj/none gptj/odd codegen/none codegen/odd
 known/llama-3.2-1b known/qwen2.5-0.5b known/qwen3-0.6b known/phi-4-mini known/gemma-2b known/gemma-2-2b

@@ -1,5 +1,5 @@
 """Small models of families whose layers share blocks, and of other families of transformers, for families_differential.py."""
-from families_fields import COMMON, MISSING
+from families_fields import COMMON, LAYER_NORM, LLAMA3, MISSING, YARN, new_rope
 
 MAMBA, HYBRID = "mamba", "hybrid"
 TYPES = [MAMBA, HYBRID, MAMBA, HYBRID, HYBRID, MAMBA]
@@ -42,8 +42,29 @@ def zamba2():
                   "mamba_ngroups": 3, "n_mamba_heads": 9, "mamba_expand": 1, "mamba_d_conv": 3, "adapter_rank": 7, "add_bias_linear": True}
 
 
-MODELS = {"zamba2": (ZAMBA2, zamba2)}
-RANKS = {"odd": 3, "one-group": 1, "defaults": 1}
+PERSIMMON = {**COMMON, **LAYER_NORM("layer_norm_eps"), "architectures": ["PersimmonForCausalLM"], "model_type": "persimmon", "hidden_act": "relu2",
+             "hidden_dropout": 0.0, "num_key_value_heads": MISSING, "hidden_size": 48, "partial_rotary_factor": 0.5, "qk_layernorm": True, "rope_theta": 25000.0}
+
+
+def persimmon():
+    yield "none", {}
+    yield "no-head-norms", {"qk_layernorm": False}
+    yield "tied", {"tie_word_embeddings": True}
+    yield "whole", {"partial_rotary_factor": 1.0}
+    yield "new-rope", new_rope({"partial_rotary_factor": 0.5}, 500000.0)
+    yield "yarn", {"rope_scaling": YARN}
+    yield "llama3", {"rope_scaling": LLAMA3}
+    yield "linear", {"rope_scaling": {"type": "linear", "factor": 2.5}}
+    yield "gelu", {"hidden_act": "gelu_new"}
+    yield "eps", {"layer_norm_eps": 1e-2}
+    yield "deep", {"num_hidden_layers": 9}
+    yield "one-head", {"num_attention_heads": 1}
+    yield "defaults", {k: MISSING for k in ("hidden_act", "layer_norm_eps", "partial_rotary_factor", "qk_layernorm", "rope_theta", "tie_word_embeddings")}
+    yield "odd", {"hidden_size": 60, "num_attention_heads": 6, "intermediate_size": 69, "vocab_size": 97, "partial_rotary_factor": 0.4}
+
+
+MODELS = {"zamba2": (ZAMBA2, zamba2), "persimmon": (PERSIMMON, persimmon)}
+RANKS = {"odd": 3, "one-group": 1, "zamba2/defaults": 1, "one-head": 1}
 SAVES = [("bf16", {"dtype": "bfloat16"}), ("f16", {"dtype": "float16"}), ("sharded", {"shards": 3}), ("base", {"base": True})]
 
 
@@ -52,6 +73,6 @@ def cases():
     for family, (usual, variants) in MODELS.items():
         for name, changes in variants():
             config = {k: v for k, v in {**usual, **changes}.items() if v is not MISSING}
-            yield "%s/%s" % (family, name), family, config, {"ranks": RANKS[name]} if name in RANKS else {}
+            yield "%s/%s" % (family, name), family, config, {"ranks": RANKS.get("%s/%s" % (family, name), RANKS.get(name, 2))}
         for name, save in SAVES:
-            yield "%s/save-%s" % (family, name), family, {**usual, "torch_dtype": save.get("dtype", "float32")}, save
+            yield "%s/save-%s" % (family, name), family, {**{k: v for k, v in usual.items() if v is not MISSING}, "torch_dtype": save.get("dtype", "float32")}, save

@@ -320,6 +320,10 @@ Test(gpu_recurrent, what_the_kernels_cannot_is_refused_by_name, .timeout = 120)
 	alone.shared_blocks = true;
 	expect_refusal(&bad, ERR_UNSUPPORTED, "devices do not compute a Qwen3_5ForCausalLM, whose layers share blocks of attention (num_mem_blocks): use --device cpu");
 	alone = *run.model.arch;
+	alone.head_norm_biases = m.head_norms = true;
+	expect_refusal(&bad, ERR_UNSUPPORTED, "the heads of this Qwen3_5ForCausalLM have norms with biases (qk_layernorm); devices have no kernel for that: use --device cpu");
+	m.head_norms = run.model.head_norms;
+	alone = *run.model.arch;
 	alone.shortcut = true;
 	expect_refusal(&bad, ERR_UNSUPPORTED, "devices do not compute a Qwen3_5ForCausalLM, whose experts skip every other layer (zero_expert_num): use --device cpu");
 	alone = *run.model.arch;
