@@ -508,15 +508,25 @@ const struct arch *arch_find(const char *name)
 	return NULL;
 }
 
+/* How names of backbones end, and those of their families. */
+static const struct {
+	const char *backbone, *whole;
+} ENDS[] = {
+	{"Model", "ForCausalLM"},
+	{"Model", "LMHeadModel"},
+	{"TextModel", "ForCausalLM"},
+};
+
 const struct arch *arch_find_backbone(const char *name)
 {
-	static const char backbone[] = "Model", causal[] = "ForCausalLM";
-	const size_t bytes = strlen(name), tail = sizeof(backbone) - 1;
-	const size_t stem = bytes > tail && !strcmp(name + bytes - tail, backbone) ? bytes - tail : 0;
+	const size_t bytes = strlen(name);
 
-	for (size_t i = 0; stem && i < COUNT_OF(ARCHS); i++)
-		if (!ARCHS[i].part && !strncmp(ARCHS[i].name, name, stem) && !strcmp(ARCHS[i].name + stem, causal))
-			return &ARCHS[i];
+	for (size_t k = 0; k < COUNT_OF(ENDS); k++) {
+		const size_t tail = strlen(ENDS[k].backbone), stem = bytes > tail && !strcmp(name + bytes - tail, ENDS[k].backbone) ? bytes - tail : 0;
+		for (size_t i = 0; stem && i < COUNT_OF(ARCHS); i++)
+			if (!ARCHS[i].part && !strncmp(ARCHS[i].name, name, stem) && !strcmp(ARCHS[i].name + stem, ENDS[k].whole))
+				return &ARCHS[i];
+	}
 	return NULL;
 }
 

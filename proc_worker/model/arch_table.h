@@ -527,7 +527,8 @@ struct arch {
 
 /* NULL: unknown. */
 const struct arch *arch_find(const char *name);
-/* The family of the backbone of that name: MistralModel is one of MistralForCausalLM, without its lm_head. NULL: there is none. */
+/* The family of the backbone of that name: MistralModel is one of MistralForCausalLM, without its lm_head, GPT2Model of GPT2LMHeadModel, Gemma3TextModel of
+ * Gemma3ForCausalLM. NULL: there is none. */
 const struct arch *arch_find_backbone(const char *name);
 /* Whether `field` is among its own. */
 bool arch_has_own(const struct arch *a, const char *field);

@@ -181,6 +181,17 @@ def test_a_backbone_gives_nothing_else(folders, tmp_path):
     assert status == 0 and json.loads(text)["vocab_size"] == whole["config"]["vocab_size"]
 
 
+@pytest.mark.parametrize("name, backbone, prefix", [("gpt2/untied", "GPT2Model", "transformer."), ("gemma3_text/none", "Gemma3TextModel", "model.")])
+def test_backbones_may_be_named_otherwise(folders, tmp_path, name, backbone, prefix):
+    whole = kept(name)
+    tensors = {n.removeprefix(prefix): [*t, n] if len(t) == 3 else t for n, t in whole["tensors"].items() if n != HEAD}
+    prompts = [[t % 90 for t in ids(k, 12 * k)] for k in (1, 4)]
+    with Engine(*FLAGS, model=folders(name)) as engine:
+        expected = embeddings(engine.api, prompts)
+    with Engine(*FLAGS, model=write_model(tmp_path, {"config": {**whole["config"], "architectures": [backbone]}, "tensors": tensors})) as engine:
+        assert embeddings(engine.api, prompts) == expected
+
+
 POOLING, DENSE = "sentence_transformers.models.Pooling", "sentence_transformers.models.Dense"
 MODULES = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}, {"idx": 1, "name": "1", "path": "1_Pooling", "type": POOLING},
            {"idx": 2, "name": "2", "path": "2_Normalize", "type": "sentence_transformers.models.Normalize"}]

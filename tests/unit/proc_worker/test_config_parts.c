@@ -116,6 +116,10 @@ Test(config_parts, a_backbone_is_of_its_family_and_has_no_head_unless_its_embedd
 		{"MistralModel", "MistralForCausalLM", ", \"tie_word_embeddings\": false", true},
 		{"Qwen3Model", "Qwen3ForCausalLM", ", \"tie_word_embeddings\": true", false},
 		{"MistralForCausalLM", "MistralForCausalLM", "", false},
+		{"Gemma3TextModel", "Gemma3ForCausalLM", ", \"tie_word_embeddings\": false", true},
+		{"Gemma3TextModel", "Gemma3ForCausalLM", "", false},
+		{"GPT2Model", "GPT2LMHeadModel", ", \"rms_norm_eps\": null, \"tie_word_embeddings\": false", true},
+		{"GPT2LMHeadModel", "GPT2LMHeadModel", ", \"rms_norm_eps\": null", false},
 	};
 	char more[512];
 
@@ -128,6 +132,8 @@ Test(config_parts, a_backbone_is_of_its_family_and_has_no_head_unless_its_embedd
 	snprintf(more, sizeof(more), sizes, "");
 	refused("BertModel", more, ERR_UNSUPPORTED, "unknown architecture 'BertModel'");
 	refused("Model", more, ERR_UNSUPPORTED, "unknown architecture 'Model'");
+	refused("TextModel", more, ERR_UNSUPPORTED, "unknown architecture 'TextModel'");
+	refused("MistralLMHeadModel", more, ERR_UNSUPPORTED, "unknown architecture 'MistralLMHeadModel'");
 	snprintf(more, sizeof(more), sizes, ", \"is_causal\": false");
 	refused("Qwen2Model", more, ERR_UNSUPPORTED, "is_causal");
 }
