@@ -82,6 +82,7 @@ static const struct gguf_family FAMILIES[] = {
 	{"gpt-oss", "GptOssForCausalLM", NULL, ATTENTION_BIAS | WINDOW | EXPERTS_ALL | OSS, .gating = GGUF_GATING_CHOSEN},
 	{"minimax-m2", "MiniMaxM2ForCausalLM", NULL, PARTIAL | EXPERTS_ALL, .gating = GGUF_GATING_SIGMOID},
 	{"minicpm", "GraniteForCausalLM", NULL, INTERLEAVE | ATTENTION_BIAS | MLP_BIAS | MULTIPLIERS},
+	{"mellum", "MellumForCausalLM", NULL, ATTENTION_BIAS | WINDOW | EXPERTS | NORM_TOPK | LOCAL_ROPE, .windows_listed = true},
 	{"qwen3vlmoe", "Qwen3MoeForCausalLM", NULL, ATTENTION_BIAS | EXPERTS | NORM_TOPK | SECTIONS},
 	{"chatglm", "GlmForCausalLM", NULL, PARTIAL | ATTENTION_BIAS},
 	{"glm4", "Glm4ForCausalLM", NULL, PARTIAL | ATTENTION_BIAS | SECTIONS | DRAFTS, .sections_halves = true},
@@ -341,8 +342,10 @@ static void write_window(struct gguf_config *c)
 		return;
 	}
 	gguf_config_write_uint(c, "sliding_window", window);
-	if (pattern == 0 || gguf_config_write_layer_types(c))
+	if ((pattern == 0 && !c->family->windows_listed) || gguf_config_write_layer_types(c))
 		return;
+	if (c->family->windows_listed)
+		gguf_config_fail(c, ERR_UNSUPPORTED, "%s must be a list of true or false for each layer", c->key);
 	(void)gguf_config_int(c, "attention.sliding_window_pattern", &pattern);
 	gguf_config_write_uint(c, "sliding_window_pattern", pattern);
 }
@@ -384,6 +387,8 @@ static void write_local_rope(struct gguf_config *c)
 {
 	double theta = 10000;
 
+	if (c->family->windows_listed) /* what rotates all layers that nothing else is said of */
+		(void)gguf_config_float(c, "rope.freq_base", &theta);
 	(void)gguf_config_float(c, "rope.freq_base_swa", &theta);
 	gguf_config_write_float(c, "rope_local_base_freq", theta);
 }

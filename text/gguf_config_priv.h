@@ -73,6 +73,7 @@ struct gguf_family {
 	bool attention_apart; /* MPT: what attention is stands in an object of its own */
 	bool context_apart; /* Baichuan 13B: its context stands in "model_max_length" */
 	const char *head_norms; /* the field that says whether there are norms of queries and keys */
+	bool windows_listed; /* with a window the file has a list of the layers that have it */
 	u32 pattern; /* of layers with a window every so many have none, where the file does not say */
 };
 

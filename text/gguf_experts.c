@@ -49,6 +49,20 @@ static void write_dense_layers(struct gguf_config *c)
 	json_array_end(&c->w);
 }
 
+/* The same as a word a layer. */
+static void write_kinds(struct gguf_config *c)
+{
+	char name[64];
+
+	json_key(&c->w, "mlp_layer_types");
+	json_array_begin(&c->w);
+	for (u32 i = 0; i < c->layers; i++) {
+		snprintf(name, sizeof(name), "blk.%u.ffn_gate_inp.weight", i);
+		json_write_cstr(&c->w, gguf_config_has_tensor(c, name) ? "sparse" : "dense");
+	}
+	json_array_end(&c->w);
+}
+
 static void check_function(struct gguf_config *c, u32 wanted)
 {
 	u32 gating = 0;
@@ -85,7 +99,10 @@ static void write_usual(struct gguf_config *c)
 	}
 	if (gguf_config_has(c, EXPERTS)) {
 		gguf_config_write_uint(c, "moe_intermediate_size", expert_rows(c));
-		write_dense_layers(c);
+		if (c->family->windows_listed)
+			write_kinds(c);
+		else
+			write_dense_layers(c);
 	}
 	if (gguf_config_has(c, NORM_TOPK | KEEP_TOPK))
 		gguf_config_write_bool(c, "norm_topk_prob", gguf_config_has(c, NORM_TOPK));

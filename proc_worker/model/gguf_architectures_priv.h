@@ -81,6 +81,7 @@ static const struct {
 	{"ernie4_5-moe", {ERNIE_MOE, SHARED_EXPERTS}},
 	{"hunyuan-moe", {HUNYUAN, HUNYUAN_MOE}},
 	{"gpt-oss", {GPT_OSS, NORMS_BEHIND}},
+	{"mellum", {0}},
 	{"qwen3vlmoe", {0}},
 	{"minimax-m2", {CHOICE_BIAS, MIXTRAL}},
 	{"dots1", {SHARED_EXPERTS}},

@@ -57,7 +57,8 @@ NOT_HELD.update({
                     "layers by a list"),
     "llama4_text/interval": "which layers rotate", "llama4_text/bias-no-norm": "norms of queries and keys", "llama4_text/defaults": "a default",
     **dict.fromkeys(("baichuan/none", "baichuan/odd", "baichuan/save-sharded"), "lengths of rows, but for the vocabulary of the published models"),
-    "baichuan/eps-missing": "a default", "mpt/scale": "the scale of scores",
+    "baichuan/eps-missing": "a default", "mellum/no-norm": "weights that are not normalized",
+    **dict.fromkeys(("mellum/act-gelu", "mellum/act-gelu-tanh", "mellum/act-gelu-new", "mellum/act-relu"), "the activation"), "mpt/scale": "the scale of scores",
     "kimi_linear/no-norm": "weights that are not normalized", "nemotron-nas/defaults": "a default", "bitnet/missing": "a default",
     "kimi_linear/layer-types": "layers by a list", "glm_moe_dsa/listed": "layers by a list", "deepseek_v32/listed": "layers by a list", "glm4_moe_lite/listed": "layers by a list",
     **{f + "/" + v: "rotations of halves, and what scores and rotations count apart from each other" for f in ("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "youtu", "glm4_moe_lite", "mistral4")

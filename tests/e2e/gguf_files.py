@@ -84,7 +84,7 @@ ARCHITECTURES = {"LlamaForCausalLM": "llama", "MistralForCausalLM": "llama", "Mi
                  "HunYuanDenseV1ForCausalLM": "hunyuan-dense", "Qwen2MoeForCausalLM": "qwen2moe", "Glm4MoeForCausalLM": "glm4moe",
                  "ExaoneMoEForCausalLM": "exaone-moe", "ExaoneMoeForCausalLM": "exaone-moe", "ApertusForCausalLM": "apertus",
                  "Ernie4_5_MoeForCausalLM": "ernie4_5-moe", "BailingMoeV2ForCausalLM": "bailingmoe2", "HunYuanMoEV1ForCausalLM": "hunyuan-moe", "GptOssForCausalLM": "gpt-oss", "MiniMaxM2ForCausalLM": "minimax-m2", "Gemma3nForCausalLM": "gemma3n", "Gemma3nForConditionalGeneration": "gemma3n", "Gemma4ForCausalLM": "gemma4", "PhiForCausalLM": "phi2", "Dots1ForCausalLM": "dots1", "MiniCPMForCausalLM": "minicpm",
-                 "Qwen3VLMoeForConditionalGeneration": "qwen3vlmoe", "DeepseekV2ForCausalLM": "deepseek2", "DeepseekV3ForCausalLM": "deepseek2", "MiniCPM3ForCausalLM": "minicpm3", **gguf_gpt.ARCHITECTURES, **gguf_hybrids.ARCHITECTURES, **gguf_further.ARCHITECTURES}
+                 "Qwen3VLMoeForConditionalGeneration": "qwen3vlmoe", "DeepseekV2ForCausalLM": "deepseek2", "DeepseekV3ForCausalLM": "deepseek2", "MiniCPM3ForCausalLM": "minicpm3", "MellumForCausalLM": "mellum", **gguf_gpt.ARCHITECTURES, **gguf_hybrids.ARCHITECTURES, **gguf_further.ARCHITECTURES}
 PERMUTED = {"xverse", "minicpm", "llama", "mistral3", "internlm2", "granite", "smollm3", "arcee", "olmo", "granitehybrid"}
 ONE_MORE = {"gemma", "gemma2", "gemma3", "nemotron", *gguf_hybrids.QWEN} # norms in the file are those of the checkpoint and 1
 
@@ -300,7 +300,7 @@ def values_of(config, arch):
     kv = config.get("num_key_value_heads") or heads
     width = config.get("head_dim") or config["hidden_size"] // heads
     rope = config.get("rope_parameters") or {}
-    rope = rope.get("full_attention", rope) if arch in ("olmo2", "gemma3n") else rope
+    rope = rope.get("full_attention", rope) if arch in ("olmo2", "gemma3n", "mellum") else rope
     v = {"context_length": config.get("max_position_embeddings", config.get("model_max_length")), "embedding_length": config["hidden_size"],
          "block_count": config.get("num_hidden_layers", 0), "feed_forward_length": config.get("intermediate_size", 0), "attention.head_count": heads,
          "attention.head_count_kv": kv, "rope.freq_base": float(rope.get("rope_theta", config.get("rope_theta", 10000))),
@@ -327,6 +327,11 @@ def values_of(config, arch):
         v.update({**expert_values({**config, "n_routed_experts": config["num_experts"], "n_shared_experts": shared}),
                   "expert_shared_feed_forward_length": config["moe_intermediate_size"] * shared, "nextn_predict_layers": 0, "rope.scaling.type": "none"})
         v["attention.sliding_window_pattern"] = [t == "sliding_attention" for t in config["layer_types"]]
+    if arch == "mellum":
+        if config.get("sliding_window"):
+            v["attention.sliding_window_pattern"] = [t == "sliding_attention" for t in config["layer_types"]]
+        local = (config.get("rope_parameters") or {}).get("sliding_attention", {})
+        v["rope.freq_base_swa"] = float(local.get("rope_theta", config.get("rope_local_base_freq", 10000)))
     if arch == "bailingmoe2":
         shared = config["num_shared_experts"]
         v.update({**expert_values({**config, "n_routed_experts": config["num_experts"], "n_shared_experts": shared}),

@@ -24,6 +24,10 @@ from lora_files import floats
      {"layer_norm_eps": 1e-05, "logit_scale": 0.25, "layer_types": ["sliding_attention", "full_attention"]}),
     ("granite", {"embedding_scale": 12.0, "residual_scale": 0.22, "logit_scale": 8.0, "attention.scale": 0.125},
      {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "logits_scaling": 8.0, "attention_multiplier": 0.125}),
+    ("mellum", {"attention.sliding_window": 16, "attention.sliding_window_pattern": [True, False], "expert_count": 4, "expert_used_count": 2, "rope.freq_base": 5e5,
+                "expert_feed_forward_length": 4, "rope.freq_base_swa": None},
+     {"architectures": ["MellumForCausalLM"], "layer_types": ["sliding_attention", "full_attention"], "mlp_layer_types": ["dense", "dense"], "norm_topk_prob": True,
+      "rope_theta": 500000.0, "rope_local_base_freq": 500000.0}),
     ("phi3", {"rope.scaling.original_context_length": 32, "rope.scaling.attn_factor": 1.25}, {"partial_rotary_factor": 1.0, "rope_scaling": {
         "rope_type": "longrope", "short_factor": [1.5], "long_factor": [4.0], "original_max_position_embeddings": 32, "attention_factor": 1.25}}),
 ], ids=lambda x: x if isinstance(x, str) else "")
@@ -123,6 +127,12 @@ def test_several_residual_streams(change, tensors, expected, tmp_path, cache):
 def test_windows_are_no_guess(pattern, tmp_path, cache):
     values = {"olmo2.attention.sliding_window": 16, "olmo2.attention.sliding_window_pattern": pattern}
     assert "olmo2.attention.sliding_window_pattern must have true or false, or an integer, for each" in refusal(bare(tmp_path / "m.gguf", values, arch="olmo2"))
+
+
+@pytest.mark.parametrize("pattern", [None, 4])
+def test_which_layers_of_mellum_have_windows_must_be_listed(pattern, tmp_path, cache):
+    values = {"mellum.attention.sliding_window": 16, "mellum.attention.sliding_window_pattern": pattern}
+    assert "mellum.attention.sliding_window_pattern must be a list of true or false for each layer" in refusal(bare(tmp_path / "m.gguf", values, arch="mellum"))
 
 
 @pytest.mark.parametrize("arch,pattern,said", [
