@@ -61,6 +61,7 @@ static const struct gguf_family FAMILIES[] = {
 	{"olmoe", "OlmoeForCausalLM", NULL, EXPERTS_ALL | KEEP_TOPK | CLIP},
 	{"command-r", "CohereForCausalLM", "layer_norm_eps", LOGIT_SCALE | ATTENTION_BIAS, .head_norms = "use_qk_norm"},
 	{"cohere2", "Cohere2ForCausalLM", "layer_norm_eps", LOGIT_SCALE | WINDOW, .pattern = 4},
+	{"cohere2moe", "Cohere2MoeForCausalLM", "layer_norm_eps", LOGIT_SCALE | WINDOW | DRAFTS, .own_experts = COHERE_EXPERTS, .windows_listed = true},
 	{"exaone", "LlamaForCausalLM", NULL, ATTENTION_BIAS | MLP_BIAS},
 	{"exaone4", "Exaone4ForCausalLM", NULL, WINDOW, .pattern = 4},
 	{"seed_oss", "SeedOssForCausalLM", NULL, ATTENTION_BIAS | MLP_BIAS},
@@ -115,6 +116,8 @@ static const struct gguf_family BAICHUAN_13B = {"baichuan", "BaichuanForCausalLM
 static const struct gguf_family FALCON_MAMBA = {"mamba", "FalconMambaForCausalLM", NULL, 0, .selective = true, .attention_free = true};
 /* Converters store what its checkpoints call "attention_factor" under the name of another factor. */
 static const struct gguf_family OLMO3 = {"olmo2", "Olmo3ForCausalLM", NULL, WINDOW, .whole_factor = true, .pattern = 4};
+/* Whose norms are those of Llama. */
+static const struct gguf_family COHERE2_MOE_RMS = {"cohere2moe", "Cohere2MoeForCausalLM", NULL, LOGIT_SCALE | WINDOW | DRAFTS, .own_experts = COHERE_EXPERTS, .windows_listed = true};
 static const struct gguf_family MISTRAL3 = {"mistral3", "MistralForCausalLM", NULL, INTERLEAVE | WINDOW};
 
 /* ---- parts ---- */
@@ -147,6 +150,8 @@ static void choose_kin(struct gguf_config *c)
 		c->family = &MISTRAL3;
 	if (!strcmp(c->arch, "deepseek2"))
 		c->family = kin_of_latent(c);
+	if (!strcmp(c->arch, "cohere2moe") && gguf_config_float(c, "attention.layer_norm_rms_epsilon", &scale) && scale > 0)
+		c->family = &COHERE2_MOE_RMS;
 	if (!strcmp(c->arch, "olmo2") && gguf_config_int(c, "attention.sliding_window", &count) && count > 0)
 		c->family = &OLMO3;
 	if (!strcmp(c->arch, "baichuan") && embed && embed->dims == 2 && embed->shape[0] == BAICHUAN2_VOCAB)
@@ -271,7 +276,7 @@ static void write_sizes(struct gguf_config *c)
 		return;
 	gguf_config_write_uint(c, "vocab_size", (u32)embed->shape[0]);
 	gguf_config_write_uint(c, "hidden_size", c->hidden);
-	if (!c->family->global_heads && !c->family->attention_free && !c->family->by_layer && c->family->own_experts != LLAMA4_EXPERTS)
+	if (!c->family->global_heads && !c->family->attention_free && !c->family->by_layer && c->family->own_experts != LLAMA4_EXPERTS && c->family->own_experts != COHERE_EXPERTS)
 		write_width(c);
 	gguf_config_write_uint(c, "num_hidden_layers", c->layers);
 	if (drafting > 0 && !gguf_config_has(c, DRAFTS))

@@ -42,7 +42,7 @@ enum gguf_family_trait {
 };
 
 /* Experts that one family has. */
-enum gguf_own_experts { NO_OWN_EXPERTS, ERNIE_EXPERTS, HUNYUAN_EXPERTS, LLAMA4_EXPERTS, EXAONE_EXPERTS, LING_EXPERTS, AFMOE_EXPERTS, KIMI_EXPERTS /* these four of ROUTED */ };
+enum gguf_own_experts { NO_OWN_EXPERTS, ERNIE_EXPERTS, HUNYUAN_EXPERTS, COHERE_EXPERTS, LLAMA4_EXPERTS, EXAONE_EXPERTS, LING_EXPERTS, AFMOE_EXPERTS, KIMI_EXPERTS /* these four of ROUTED */ };
 
 struct gguf_family {
 	const char *arch;   /* general.architecture */

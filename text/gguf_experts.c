@@ -237,12 +237,41 @@ static void write_ernie(struct gguf_config *c)
 	gguf_config_know(c, "expert_shared_feed_forward_length"); /* of no expert that there is */
 }
 
+/* Cohere's: "intermediate_size" is their width. What they say and what those of all tokens do is halved in every reader of such files. */
+static void write_cohere(struct gguf_config *c)
+{
+	const u32 width = gguf_config_need_int(c, "expert_feed_forward_length"), shared = shared_count(c, 0);
+	u32 rows = 0;
+	double scale = 1;
+
+	check_function(c, GGUF_GATING_SIGMOID);
+	gguf_config_write_uint(c, "num_experts", gguf_config_need_int(c, "expert_count"));
+	gguf_config_write_uint(c, "num_experts_per_tok", gguf_config_need_int(c, "expert_used_count"));
+	gguf_config_write_uint(c, "intermediate_size", width);
+	gguf_config_write_uint(c, "prefix_dense_intermediate_size", gguf_config_need_int(c, "feed_forward_length"));
+	gguf_config_write_uint(c, "prefix_dense_sliding_window_pattern", 1);
+	gguf_config_write_uint(c, "first_k_dense_replace", int_or(c, "leading_dense_block_count", 0));
+	gguf_config_write_uint(c, "num_shared_experts", shared);
+	gguf_config_write_bool(c, "norm_topk_prob", gguf_config_bool(c, "expert_weights_norm", false));
+	json_key(&c->w, "expert_selection_fn");
+	json_write_cstr(&c->w, "sigmoid");
+	json_key(&c->w, "shared_expert_combination_strategy");
+	json_write_cstr(&c->w, "average");
+	if (gguf_config_int(c, "expert_shared_feed_forward_length", &rows) && rows > 0 && rows != (u64)width * shared)
+		gguf_config_fail(c, ERR_UNSUPPORTED, "%s is %u; it must be %s.expert_feed_forward_length times expert_shared_count, which are %u and %u", c->key, rows,
+				 c->arch, width, shared);
+	if (gguf_config_float(c, "expert_weights_scale", &scale) && scale > 0 && (scale < 1 || scale > 1))
+		gguf_config_fail(c, ERR_UNSUPPORTED, "%s is %g; only 1 is supported", c->key, scale);
+}
+
 void gguf_config_write_experts(struct gguf_config *c)
 {
 	if (c->family->own_experts == HUNYUAN_EXPERTS)
 		write_alike(c);
 	else if (c->family->own_experts == ERNIE_EXPERTS)
 		write_ernie(c);
+	else if (c->family->own_experts == COHERE_EXPERTS)
+		write_cohere(c);
 	else if (c->family->own_experts == LLAMA4_EXPERTS)
 		write_llama4(c);
 	else if (gguf_config_has(c, ROUTED))

@@ -58,6 +58,7 @@ static const struct {
 	{"seed_oss", {NORMS_BEHIND}},
 	{"command-r", {0}},
 	{"cohere2", {0}},
+	{"cohere2moe", {SHARED_EXPERTS}},
 	{"chatglm", {GATE_UP}},
 	{"glm4", {GATE_UP, GLM4}},
 	{"glm4moe", {SHARED_EXPERTS, NORMS_BEHIND}},

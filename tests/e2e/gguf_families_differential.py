@@ -58,6 +58,8 @@ NOT_HELD.update({
     "llama4_text/interval": "which layers rotate", "llama4_text/bias-no-norm": "norms of queries and keys", "llama4_text/defaults": "a default",
     **dict.fromkeys(("baichuan/none", "baichuan/odd", "baichuan/save-sharded"), "lengths of rows, but for the vocabulary of the published models"),
     "baichuan/eps-missing": "a default", "mellum/no-norm": "weights that are not normalized",
+    "cohere2_moe/softmax": "scores by a softmax", "cohere2_moe/no-norm": "sums that are not halved", "cohere2_moe/biases": "biases of attention",
+    **dict.fromkeys(("cohere2_moe/act-gelu", "cohere2_moe/act-gelu-tanh", "cohere2_moe/act-gelu-new", "cohere2_moe/act-relu"), "the activation"),
     **dict.fromkeys(("mellum/act-gelu", "mellum/act-gelu-tanh", "mellum/act-gelu-new", "mellum/act-relu"), "the activation"), "mpt/scale": "the scale of scores",
     "kimi_linear/no-norm": "weights that are not normalized", "nemotron-nas/defaults": "a default", "bitnet/missing": "a default",
     "kimi_linear/layer-types": "layers by a list", "glm_moe_dsa/listed": "layers by a list", "deepseek_v32/listed": "layers by a list", "glm4_moe_lite/listed": "layers by a list",

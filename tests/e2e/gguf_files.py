@@ -84,7 +84,7 @@ ARCHITECTURES = {"LlamaForCausalLM": "llama", "MistralForCausalLM": "llama", "Mi
                  "HunYuanDenseV1ForCausalLM": "hunyuan-dense", "Qwen2MoeForCausalLM": "qwen2moe", "Glm4MoeForCausalLM": "glm4moe",
                  "ExaoneMoEForCausalLM": "exaone-moe", "ExaoneMoeForCausalLM": "exaone-moe", "ApertusForCausalLM": "apertus",
                  "Ernie4_5_MoeForCausalLM": "ernie4_5-moe", "BailingMoeV2ForCausalLM": "bailingmoe2", "HunYuanMoEV1ForCausalLM": "hunyuan-moe", "GptOssForCausalLM": "gpt-oss", "MiniMaxM2ForCausalLM": "minimax-m2", "Gemma3nForCausalLM": "gemma3n", "Gemma3nForConditionalGeneration": "gemma3n", "Gemma4ForCausalLM": "gemma4", "PhiForCausalLM": "phi2", "Dots1ForCausalLM": "dots1", "MiniCPMForCausalLM": "minicpm",
-                 "Qwen3VLMoeForConditionalGeneration": "qwen3vlmoe", "DeepseekV2ForCausalLM": "deepseek2", "DeepseekV3ForCausalLM": "deepseek2", "MiniCPM3ForCausalLM": "minicpm3", "MellumForCausalLM": "mellum", **gguf_gpt.ARCHITECTURES, **gguf_hybrids.ARCHITECTURES, **gguf_further.ARCHITECTURES}
+                 "Qwen3VLMoeForConditionalGeneration": "qwen3vlmoe", "DeepseekV2ForCausalLM": "deepseek2", "DeepseekV3ForCausalLM": "deepseek2", "MiniCPM3ForCausalLM": "minicpm3", "MellumForCausalLM": "mellum", "Cohere2MoeForCausalLM": "cohere2moe", **gguf_gpt.ARCHITECTURES, **gguf_hybrids.ARCHITECTURES, **gguf_further.ARCHITECTURES}
 PERMUTED = {"xverse", "minicpm", "llama", "mistral3", "internlm2", "granite", "smollm3", "arcee", "olmo", "granitehybrid"}
 ONE_MORE = {"gemma", "gemma2", "gemma3", "nemotron", *gguf_hybrids.QWEN} # norms in the file are those of the checkpoint and 1
 
@@ -332,6 +332,13 @@ def values_of(config, arch):
             v["attention.sliding_window_pattern"] = [t == "sliding_attention" for t in config["layer_types"]]
         local = (config.get("rope_parameters") or {}).get("sliding_attention", {})
         v["rope.freq_base_swa"] = float(local.get("rope_theta", config.get("rope_local_base_freq", 10000)))
+    if arch == "cohere2moe":
+        kinds, shared = config.get("mlp_layer_types"), config["num_shared_experts"]
+        v.update({"feed_forward_length": config["prefix_dense_intermediate_size"], "expert_feed_forward_length": config["intermediate_size"],
+                  "leading_dense_block_count": kinds.count("dense") if kinds else config["first_k_dense_replace"], "expert_weights_norm": config["norm_topk_prob"],
+                  "attention.sliding_window_pattern": [t == "sliding_attention" for t in config["layer_types"]], "rope.scaling.type": "none"})
+        if shared:
+            v.update({"expert_shared_count": shared, "expert_shared_feed_forward_length": config["intermediate_size"] * shared})
     if arch == "bailingmoe2":
         shared = config["num_shared_experts"]
         v.update({**expert_values({**config, "n_routed_experts": config["num_experts"], "n_shared_experts": shared}),

@@ -23,7 +23,7 @@ NAMES = ["lfm2/old", "lfm2_moe/odd", "qwen3_5_text/none", "qwen3_5_text/odd", "q
          "llama4_text/none", "nemotron-nas/none", "nemotron-nas/nothing-between", "mistral4/beta", "mistral4/groups", "afmoe/none", "afmoe/odd",
          "glm_moe_dsa/shared-listed", "glm_moe_dsa/chosen-pattern", "deepseek_v32/chosen-16", "youtu/none", "baichuan/odd-first", "qwen/none", "orion/none", "orion/odd", "jais2/none", "phimoe/none",
          "bitnet/none", "stablelm/head-norms-parallel", "cohere/head-norms", "glm4v/glm4v_text-odd", "glm4v_moe/glm4v_moe_text-groups", "glm_ocr/glm_ocr_text-odd",
-         "paddleocr_vl/paddleocr_vl_text-odd", "solar_open/none", "kimi_k25/deepseek_v3-hub", "mellum/none",
+         "paddleocr_vl/paddleocr_vl_text-odd", "solar_open/none", "kimi_k25/deepseek_v3-hub", "mellum/none", "cohere2_moe/none", "cohere2_moe/rms-norm",
          "deepseek_v32/groups", "deepseek_v32/odd"]
 # What readers of the format take for granted, in the place of what the kept models have.
 GRANTED = {**gguf_further.GRANTED, "afmoe": {"global_attn_every_n_layers": 4, "layer_types": ["sliding_attention"] * 3}}

@@ -129,6 +129,24 @@ def test_windows_are_no_guess(pattern, tmp_path, cache):
     assert "olmo2.attention.sliding_window_pattern must have true or false, or an integer, for each" in refusal(bare(tmp_path / "m.gguf", values, arch="olmo2"))
 
 
+COHERE = {"logit_scale": 0.25, "expert_count": 4, "expert_used_count": 2, "expert_feed_forward_length": 4, "expert_shared_count": 2}
+
+
+@pytest.mark.parametrize("change,said", [
+    ({"expert_gating_func": 1}, "cohere2moe.expert_gating_func is 1; of a Cohere2MoeForCausalLM it must be 2"),
+    ({"expert_shared_feed_forward_length": 7}, "cohere2moe.expert_shared_feed_forward_length is 7; it must be cohere2moe.expert_feed_forward_length times"),
+    ({"expert_weights_scale": 2.5}, "cohere2moe.expert_weights_scale is 2.5; only 1 is supported"),
+    ({"attention.sliding_window": 16, "attention.sliding_window_pattern": 4}, "cohere2moe.attention.sliding_window_pattern must be a list"),
+])
+def test_what_cohere_says_of_experts_is_checked(change, said, tmp_path, cache):
+    values = {"cohere2moe." + k: x for k, x in {**COHERE, **change}.items()}
+    with pytest.MonkeyPatch.context() as m:
+        m.setattr("gguf_bare.TINY", {**TINY, "num_shared_experts": 0, "prefix_dense_intermediate_size": 4, "norm_topk_prob": True, "layer_types": ["full_attention"] * 2,
+                                     "first_k_dense_replace": 1})
+        path = bare(tmp_path / "m.gguf", values, arch="cohere2moe")
+    assert said in refusal(path)
+
+
 @pytest.mark.parametrize("pattern", [None, 4])
 def test_which_layers_of_mellum_have_windows_must_be_listed(pattern, tmp_path, cache):
     values = {"mellum.attention.sliding_window": 16, "mellum.attention.sliding_window_pattern": pattern}
