@@ -62,6 +62,7 @@ static const struct gguf_family FAMILIES[] = {
 	{"command-r", "CohereForCausalLM", "layer_norm_eps", LOGIT_SCALE | ATTENTION_BIAS, .head_norms = "use_qk_norm"},
 	{"cohere2", "Cohere2ForCausalLM", "layer_norm_eps", LOGIT_SCALE | WINDOW, .pattern = 4},
 	{"cohere2moe", "Cohere2MoeForCausalLM", "layer_norm_eps", LOGIT_SCALE | WINDOW | DRAFTS, .own_experts = COHERE_EXPERTS, .windows_listed = true},
+	{"step35", "Step3p5ForCausalLM", NULL, DRAFTS, .step = true},
 	{"exaone", "LlamaForCausalLM", NULL, ATTENTION_BIAS | MLP_BIAS},
 	{"exaone4", "Exaone4ForCausalLM", NULL, WINDOW, .pattern = 4},
 	{"seed_oss", "SeedOssForCausalLM", NULL, ATTENTION_BIAS | MLP_BIAS},
@@ -286,6 +287,8 @@ static void write_sizes(struct gguf_config *c)
 		gguf_config_write_global(c);
 	else if (c->family->by_layer)
 		gguf_config_write_by_layer(c);
+	else if (c->family->step)
+		gguf_config_write_step(c);
 	else if (gguf_config_has(c, LATENT))
 		gguf_config_write_latent(c);
 	else if (!c->family->attention_free)
@@ -473,7 +476,7 @@ static void write_parts(struct gguf_config *c)
 	write_biases(c);
 	if (c->family->global_heads)
 		gguf_config_write_global_rope(c);
-	else
+	else if (!c->family->step)
 		gguf_config_write_rope(c);
 	if (gguf_config_has(c, INTERLEAVE))
 		gguf_config_write_bool(c, "rope_interleave", true);

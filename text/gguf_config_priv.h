@@ -73,6 +73,7 @@ struct gguf_family {
 	bool attention_apart; /* MPT: what attention is stands in an object of its own */
 	bool context_apart; /* Baichuan 13B: its context stands in "model_max_length" */
 	const char *head_norms; /* the field that says whether there are norms of queries and keys */
+	bool step; /* Step 3.5: layers differ in heads, rotations and bounds of gates */
 	bool windows_listed; /* with a window the file has a list of the layers that have it */
 	u32 pattern; /* of layers with a window every so many have none, where the file does not say */
 };
@@ -137,6 +138,8 @@ void gguf_config_write_global(struct gguf_config *c);
 void gguf_config_write_global_rope(struct gguf_config *c);
 /* Of families with `attention_apart`, `kv` being the number of KV heads: "attn_config" and what goes with it. */
 void gguf_config_write_attention(struct gguf_config *c, u32 kv);
+/* Of families with `step` heads, kinds of layers, experts, bounds of gates and rotations. */
+void gguf_config_write_step(struct gguf_config *c);
 /* Of families with `by_layer` what blocks each layer has, and how wide. */
 void gguf_config_write_by_layer(struct gguf_config *c);
 /* Of families with `chosen` what chooses tokens, how many, and in which layers. */

@@ -83,6 +83,7 @@ static const struct {
 	{"hunyuan-moe", {HUNYUAN, HUNYUAN_MOE}},
 	{"gpt-oss", {GPT_OSS, NORMS_BEHIND}},
 	{"mellum", {0}},
+	{"step35", {STEP35, SHARED_EXPERTS}},
 	{"qwen3vlmoe", {0}},
 	{"minimax-m2", {CHOICE_BIAS, MIXTRAL}},
 	{"dots1", {SHARED_EXPERTS}},

@@ -479,6 +479,11 @@ static const struct name LLAMA4[] = {
 };
 
 /* Norms before and behind the blocks. */
+static const struct name STEP35[] = {
+	{"attn_gate", "self_attn.g_proj"},
+	{NULL, NULL},
+};
+
 static const struct name AFMOE[] = {
 	{"attn_gate", "self_attn.gate_proj"},
 	{"post_attention_norm", "post_attention_layernorm"},

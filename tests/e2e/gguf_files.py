@@ -9,6 +9,7 @@ import gguf_gemma3n
 import gguf_gemma4
 import gguf_gpt
 import gguf_hybrids
+import gguf_step
 from lora_files import bf16_floats, floats, read_safetensors
 
 TYPES = {"F32": 0, "F16": 1, "BF16": 30, "Q4_0": 2, "Q8_0": 8, "Q4_K": 12}
@@ -84,9 +85,9 @@ ARCHITECTURES = {"LlamaForCausalLM": "llama", "MistralForCausalLM": "llama", "Mi
                  "HunYuanDenseV1ForCausalLM": "hunyuan-dense", "Qwen2MoeForCausalLM": "qwen2moe", "Glm4MoeForCausalLM": "glm4moe",
                  "ExaoneMoEForCausalLM": "exaone-moe", "ExaoneMoeForCausalLM": "exaone-moe", "ApertusForCausalLM": "apertus",
                  "Ernie4_5_MoeForCausalLM": "ernie4_5-moe", "BailingMoeV2ForCausalLM": "bailingmoe2", "HunYuanMoEV1ForCausalLM": "hunyuan-moe", "GptOssForCausalLM": "gpt-oss", "MiniMaxM2ForCausalLM": "minimax-m2", "Gemma3nForCausalLM": "gemma3n", "Gemma3nForConditionalGeneration": "gemma3n", "Gemma4ForCausalLM": "gemma4", "PhiForCausalLM": "phi2", "Dots1ForCausalLM": "dots1", "MiniCPMForCausalLM": "minicpm",
-                 "Qwen3VLMoeForConditionalGeneration": "qwen3vlmoe", "DeepseekV2ForCausalLM": "deepseek2", "DeepseekV3ForCausalLM": "deepseek2", "MiniCPM3ForCausalLM": "minicpm3", "MellumForCausalLM": "mellum", "Cohere2MoeForCausalLM": "cohere2moe", **gguf_gpt.ARCHITECTURES, **gguf_hybrids.ARCHITECTURES, **gguf_further.ARCHITECTURES}
+                 "Qwen3VLMoeForConditionalGeneration": "qwen3vlmoe", "DeepseekV2ForCausalLM": "deepseek2", "DeepseekV3ForCausalLM": "deepseek2", "MiniCPM3ForCausalLM": "minicpm3", "MellumForCausalLM": "mellum", "Step3p5ForCausalLM": "step35", "Cohere2MoeForCausalLM": "cohere2moe", **gguf_gpt.ARCHITECTURES, **gguf_hybrids.ARCHITECTURES, **gguf_further.ARCHITECTURES}
 PERMUTED = {"xverse", "minicpm", "llama", "mistral3", "internlm2", "granite", "smollm3", "arcee", "olmo", "granitehybrid"}
-ONE_MORE = {"gemma", "gemma2", "gemma3", "nemotron", *gguf_hybrids.QWEN} # norms in the file are those of the checkpoint and 1
+ONE_MORE = {"step35", "gemma", "gemma2", "gemma3", "nemotron", *gguf_hybrids.QWEN} # norms in the file are those of the checkpoint and 1
 
 
 def to_floats(tensor):
@@ -181,6 +182,9 @@ def put_layer(out, experts, name, tensor, config, arch):
         return
     if arch == "gemma4" and whole in gguf_gemma4.LAYER:
         out["blk.%s.%s" % (layer, gguf_gemma4.LAYER[whole])] = tensor
+        return
+    if arch == "step35" and gguf_step.layer_tensor(whole):
+        out["blk.%s.%s" % (layer, gguf_step.layer_tensor(whole))] = tensor
         return
     if arch == "gemma3n" and gguf_gemma3n.layer_tensor(whole):
         out["blk.%s.%s" % (layer, gguf_gemma3n.layer_tensor(whole))] = tensor
@@ -296,6 +300,7 @@ def values_of(config, arch):
     if arch in gguf_hybrids.ALONE:
         return {"general.architecture": arch, "general.type": "model", "general.name": "a test",
                 **{arch + "." + k: x for k, x in gguf_hybrids.mamba_values(config).items()}}
+    step, config = config, gguf_step.turning(config) if arch == "step35" else config
     heads = config["num_attention_heads"]
     kv = config.get("num_key_value_heads") or heads
     width = config.get("head_dim") or config["hidden_size"] // heads
@@ -327,6 +332,8 @@ def values_of(config, arch):
         v.update({**expert_values({**config, "n_routed_experts": config["num_experts"], "n_shared_experts": shared}),
                   "expert_shared_feed_forward_length": config["moe_intermediate_size"] * shared, "nextn_predict_layers": 0, "rope.scaling.type": "none"})
         v["attention.sliding_window_pattern"] = [t == "sliding_attention" for t in config["layer_types"]]
+    if arch == "step35":
+        v.update(gguf_step.values(step))
     if arch == "mellum":
         if config.get("sliding_window"):
             v["attention.sliding_window_pattern"] = [t == "sliding_attention" for t in config["layer_types"]]
@@ -417,7 +424,9 @@ def convert(folder, path, tokens=None, kind=None, arch=None, change=None):
         arch = "nemotron_h_moe"
     tensors = tensors_of(folder, config, arch, kind)
     if rotary(config).get("rope_type") == "llama3":
-        tensors["rope_freqs.weight"] = llama3_factors(config)
+        tensors["rope_freqs.weight"] = llama3_factors(gguf_step.turning(config) if arch == "step35" else config)
+    if arch == "step35" and "rope_freqs.weight" in tensors:
+        tensors["rope_freqs.weight"] = gguf_step.padded_factors(tensors["rope_freqs.weight"], config, floats)
     if arch in ("minicpm3", "phimoe") and config.get("rope_scaling"):
         for name in ("short", "long"):
             factors = config["rope_scaling"][name + "_factor"]

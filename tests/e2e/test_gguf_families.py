@@ -23,7 +23,7 @@ NAMES = ["lfm2/old", "lfm2_moe/odd", "qwen3_5_text/none", "qwen3_5_text/odd", "q
          "llama4_text/none", "nemotron-nas/none", "nemotron-nas/nothing-between", "mistral4/beta", "mistral4/groups", "afmoe/none", "afmoe/odd",
          "glm_moe_dsa/shared-listed", "glm_moe_dsa/chosen-pattern", "deepseek_v32/chosen-16", "youtu/none", "baichuan/odd-first", "qwen/none", "orion/none", "orion/odd", "jais2/none", "phimoe/none",
          "bitnet/none", "stablelm/head-norms-parallel", "cohere/head-norms", "glm4v/glm4v_text-odd", "glm4v_moe/glm4v_moe_text-groups", "glm_ocr/glm_ocr_text-odd",
-         "paddleocr_vl/paddleocr_vl_text-odd", "solar_open/none", "kimi_k25/deepseek_v3-hub", "mellum/none", "cohere2_moe/none", "cohere2_moe/rms-norm",
+         "paddleocr_vl/paddleocr_vl_text-odd", "solar_open/none", "kimi_k25/deepseek_v3-hub", "mellum/none", "step3p5/none", "step3p5/odd", "cohere2_moe/none", "cohere2_moe/rms-norm",
          "deepseek_v32/groups", "deepseek_v32/odd"]
 # What readers of the format take for granted, in the place of what the kept models have.
 GRANTED = {**gguf_further.GRANTED, "afmoe": {"global_attn_every_n_layers": 4, "layer_types": ["sliding_attention"] * 3}}
@@ -484,3 +484,43 @@ def test_values_that_make_no_sense_are_refused_by_name(arch, change, said, tmp_p
     values = {k.replace("llama.", arch + "."): v for k, v in values_of(TINY, "llama").items()}
     values = {**values, **numbered_tokens(8), "general.architecture": arch, **{arch + "." + k: v for k, v in change.items()}}
     assert said in refusal(write_gguf(tmp_path / "m.gguf", values, {"token_embd.weight": ("F16", [8, 4], bytes(64))}))
+
+
+def drafting(values, tensors):
+    """A layer behind the model's, which guesses a further token."""
+    values["step35.nextn_predict_layers"] = 1
+    values["step35.block_count"] += 1
+    for key, value in values.items():
+        if key.startswith("step35.") and isinstance(value, list):
+            value.append(value[-1])
+    last = values["step35.block_count"] - 1
+    for name in [n for n in tensors if n.startswith("blk.%d." % (last - 1))]:
+        tensors[name.replace("blk.%d." % (last - 1), "blk.%d." % last)] = tensors[name]
+    tensors["blk.%d.nextn.enorm.weight" % last] = tensors["output_norm.weight"]
+
+
+def test_layers_of_step_that_guess_are_not_read(tmp_path, cache):  # noqa: F811
+    folder = kept_folder(tmp_path / "folder", "step3p5/none")
+    wanted = logits(folder, "--dtype", "float32")
+    assert logits(convert(folder, tmp_path / "model.gguf", change=drafting), "--dtype", "float32") == pytest.approx(wanted, abs=1e-4)
+
+
+@pytest.mark.parametrize("change, said", [
+    ({"attention.head_count_kv": [2, 2, 1, 2]}, "step35.attention.head_count_kv differs between layers 0 and 2; all must have the same"),
+    ({"attention.head_count": [8, 6, 6]}, "step35.attention.head_count has 3 values; it must have one for each of the 4 layers"),
+    ({"attention.sliding_window_pattern": None}, "step35.attention.sliding_window_pattern is missing; it must be a list of true or false for each layer"),
+    ({"attention.value_length": 6}, "step35.attention.value_length must be what step35.attention.key_length is, 12"),
+    ({"swiglu_clamp_exp": [0.0, 1.0]}, "step35.swiglu_clamp_exp must have a number for each of the 4 layers"),
+    ({"swiglu_clamp_shexp": [0.0, 1.0, -1.0, 0.0]}, "step35.swiglu_clamp_shexp must be numbers, 0 for layers without a bound; that of layer 2 is none"),
+    ({"expert_weights_norm": False}, "step35.expert_weights_norm is missing or false; of a Step3p5ForCausalLM it must be true"),
+    ({"expert_gating_func": 1}, "step35.expert_gating_func is 1; of a Step3p5ForCausalLM it must be 2"),
+    ({"rope.scaling.type": "yarn"}, "step35.rope.scaling.type is 'yarn'; only none is supported"),
+    ({"rope.dimension_count": 6}, "step35.rope.dimension_count is 6; it must be what heads have, 12"),
+])
+def test_what_files_of_step_say_is_checked(change, said, tmp_path, cache):  # noqa: F811
+    def changed(values, tensors):
+        for key, value in change.items():
+            values.pop("step35." + key, None)
+            if value is not None:
+                values["step35." + key] = value
+    assert said in refusal(convert(kept_folder(tmp_path / "folder", "step3p5/none"), tmp_path / "model.gguf", change=changed))
