@@ -17,7 +17,7 @@
 MUST_CHECK enum err tensor_names_add(struct safetensors *st, const struct model_config *c, struct err_msg *em);
 
 /* Of families with arch.shared_blocks: gives what the file has in lists of the first layer with a block, an adapter of each layer, the names of that layer. ERR_NO_MEMORY;
- * ERR_NOT_FOUND: names an adapter that there is not, and its layer. tensor_names_shared.c. */
+ * ERR_NOT_FOUND: names an adapter that there is not, and its layer; ERR_INVALID: one of attention that config.json says there is none of. tensor_names_shared.c. */
 MUST_CHECK enum err tensor_names_add_shared(struct safetensors *st, const struct model_config *c, struct err_msg *em);
 
 /* Which layers of such a family have a block of their own in the files, as transformers 5 saves models whose lm_head is not tied: c->blocks.first. After tensor_names_add. */

@@ -42,6 +42,17 @@ static enum err name_adapter(const struct safetensors *st, const struct model_co
 	return ERR_OK;
 }
 
+/* One that config.json says there is none of: without it the model would answer nonsense. */
+static enum err refuse_adapter(const struct safetensors *st, const struct model_config *c, u32 use, size_t adapter, struct err_msg *em)
+{
+	char name[NAME_BYTES];
+
+	snprintf(name, sizeof(name), "model.layers.%u.shared_transformer.%s.%u.0.weight", c->blocks.first[c->blocks.layers[use]] / 2, ADAPTERS[adapter].list, use);
+	return safetensors_find(st, name) ? err_set(em, ERR_INVALID, "the checkpoint has a tensor %s, but by config.json there are no adapters of attention; "
+								     "\"use_shared_attention_adapter\" must be true", name)
+					  : ERR_OK;
+}
+
 enum err tensor_names_add_shared(struct safetensors *st, const struct model_config *c, struct err_msg *em)
 {
 	struct st_tensor *added = calloc((size_t)c->blocks.uses * ADDED_MAX + 1, sizeof(*added));
@@ -51,8 +62,10 @@ enum err tensor_names_add_shared(struct safetensors *st, const struct model_conf
 
 	for (u32 use = 0; !e && use < c->blocks.uses; use++)
 		for (size_t i = 0; !e && i < COUNT_OF(ADAPTERS); i++) {
-			if (ADAPTERS[i].of_attention && !c->blocks.adapts_attention)
+			if (ADAPTERS[i].of_attention && !c->blocks.adapts_attention) {
+				e = refuse_adapter(st, c, use, i, em);
 				continue;
+			}
 			e = name_adapter(st, c, use, i, added + count, names + count, em);
 			count += 2;
 		}

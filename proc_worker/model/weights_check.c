@@ -95,6 +95,14 @@ static enum err check_tensors(const struct weights_plan *p, const struct arch_te
 	return e;
 }
 
+/* Whether a layer has it, or of two that are one of the file, and have one name for it, the other. */
+static bool is_read(const struct weights_plan *p, const struct arch_tensor *t, u32 layer)
+{
+	const bool other = t->pairs == PAIRS_FIRST && (layer ^ 1) < p->config->layers && weights_tensor_applies(p, t, layer ^ 1);
+
+	return other || weights_tensor_applies(p, t, layer);
+}
+
 const struct st_tensor *model_weights_unread(const struct weights_plan *p, u32 *from)
 {
 	const struct arch *a = p->config->arch;
@@ -105,12 +113,12 @@ const struct st_tensor *model_weights_unread(const struct weights_plan *p, u32 *
 		bool by_config = t->when == WHEN_ATTENTION_BIAS || t->when == WHEN_MLP_BIAS || t->when == WHEN_HEAD_NORMS ||
 				 t->when == WHEN_LM_HEAD_BIAS || t->when == WHEN_STATE_BIAS || t->when == WHEN_CONV_BIAS || t->when == WHEN_STATE_NORM ||
 				 t->when == WHEN_CHOICE_BIAS || t->when == WHEN_POST_NORM || t->when == WHEN_SHARED_BIAS || t->when == WHEN_SEQUENTIAL ||
-				 t->when == WHEN_OUTPUT_GATE || t->when == WHEN_EXPERTS_IN || t->when == WHEN_EXPERTS_IN_BIAS ||
+				 t->when == WHEN_OUTPUT_GATE || t->when == WHEN_SHARED_BLOCK_BIAS || t->when == WHEN_EXPERTS_IN || t->when == WHEN_EXPERTS_IN_BIAS ||
 				 (t->when == WHEN_SHARED && p->config->experts && !p->config->shared_intermediate);
 		bool again = i > 0 && strcmp(a->tensors[i - 1].name, t->name) == 0; /* parts of one tensor */
 		for (u32 layer = 0; by_config && !again && layer < p->config->layers; layer++) { /* layers of a kind: the first may have none */
 			arch_tensor_name(name, sizeof(name), t, layer, 0);
-			const struct st_tensor *st = weights_tensor_applies(p, t, layer) ? NULL : safetensors_find(p->checkpoint, name);
+			const struct st_tensor *st = is_read(p, t, layer) ? NULL : safetensors_find(p->checkpoint, name);
 			if (st)
 				return st;
 		}

@@ -131,3 +131,25 @@ Test(config_shared_block, a_checkpoint_may_have_a_block_for_each_layer)
 	cr_assert(strstr(em.text, "no tensor model.layers.0.shared_transformer.self_attn.linear_q_adapter_list.0.0.weight, which is an adapter of layer 0"), "%s", em.text);
 	unload(&l);
 }
+
+Test(config_shared_block, what_a_checkpoint_has_is_read_or_named)
+{
+	struct loaded l;
+	struct err_msg em;
+	struct st_tensor added;
+	const struct st_tensor *unread;
+	u32 from = 0;
+
+	load(&l, KERN_F32);
+	cr_assert_null(model_weights_unread(&l.plan, &from)); /* both layers that are one of the file have its names */
+	c.mlp_bias = false;
+	from = 0;
+	cr_assert((unread = model_weights_unread(&l.plan, &from)) && !strcmp(unread->name, "model.layers.0.shared_transformer.feed_forward.gate_up_proj.bias"), "%s", unread ? unread->name : "none");
+	added = *safetensors_find(l.st, "model.layers.0.shared_transformer.self_attn.linear_q_adapter.0.weight");
+	added.name = "model.layers.0.shared_transformer.self_attn.linear_q_adapter_list.0.0.weight";
+	cr_assert_eq(safetensors_add(l.st, &added, 1, &em), ERR_OK, "%s", em.text);
+	c.blocks.adapts_attention = false;
+	cr_assert_eq(tensor_names_add_shared(l.st, &c, &em), ERR_INVALID);
+	cr_assert(strstr(em.text, "linear_q_adapter_list.0.0.weight, but by config.json there are no adapters of attention"), "%s", em.text);
+	unload(&l);
+}
