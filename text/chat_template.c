@@ -23,6 +23,7 @@ struct chat_template {
 	bool has_tool_use;
 	unsigned plain_parts, tool_use_parts; /* a bit for each of ROLES */
 	const char *between_parts;
+	char *source;
 };
 
 /* ---- loading ---- */
@@ -36,8 +37,10 @@ enum err chat_template_parse(struct chat_template **out, const char *source, siz
 		free(t);
 		return err_set(em, ERR_FORMAT, "the template is not valid UTF-8");
 	}
-	enum err e = jinja_parse(&t->plain, source, bytes, em);
+	t->source = strndup(source, bytes);
+	enum err e = t->source ? jinja_parse(&t->plain, source, bytes, em) : err_set(em, ERR_NO_MEMORY, "out of memory");
 	if (e != ERR_OK) {
+		free(t->source);
 		free(t);
 		return e;
 	}
@@ -51,6 +54,11 @@ const char *chat_template_between_parts(const struct chat_template *t)
 	return t->between_parts;
 }
 
+const char *chat_template_source(const struct chat_template *t)
+{
+	return t->source;
+}
+
 void chat_template_free(struct chat_template **t)
 {
 	if (*t == NULL)
@@ -58,6 +66,7 @@ void chat_template_free(struct chat_template **t)
 	jinja_template_fini(&(*t)->plain);
 	if ((*t)->has_tool_use)
 		jinja_template_fini(&(*t)->tool_use);
+	free((*t)->source);
 	free(*t);
 	*t = NULL;
 }

@@ -32,6 +32,7 @@ void text_scratch_free(struct text_scratch **s);
 
 enum text_encode_flag {
 	TEXT_ADD_SPECIAL = 1u << 0, /* run the post-processor (BOS and the like) */
+	TEXT_PLAIN = 1u << 1,	     /* special tokens that are written in the text are text */
 };
 /* Appends the ids of `text` (valid UTF-8; ERR_FORMAT otherwise) to `ids`. Added tokens in the text are recognised, as
  * in Hugging Face tokenizers. */
@@ -139,6 +140,8 @@ MUST_CHECK enum err chat_template_parse(struct chat_template **out, const char *
 void chat_template_free(struct chat_template **t);
 /* What stands between the parts of a message's content where it becomes one text. Lives as long as the template. */
 const char *chat_template_between_parts(const struct chat_template *t);
+/* The text of the template; of one with another for requests with tools, the one for those without. Lives as long as the template. */
+const char *chat_template_source(const struct chat_template *t);
 /* Whether users' content is read as a list of parts alone, of requests with or without tools: then what comes as a list should stay one. Of templates that
  * chat_template_load has found; others take texts. */
 bool chat_template_reads_parts(const struct chat_template *t, bool tools);

@@ -17,7 +17,14 @@ struct encoding {
 	const struct tokenizer *tokenizer;
 	struct text_scratch *scratch;
 	struct u32_vec *ids;
+	bool plain;
 };
+
+/* A special token that is not to be seen stays in the gap around it. */
+static bool is_text(const struct encoding *enc, const struct added_match *m)
+{
+	return enc->plain && tokenizer_is_special(enc->tokenizer, m->id);
+}
 
 static enum err encode_piece(void *ctx, const char *piece, size_t bytes)
 {
@@ -64,6 +71,8 @@ static enum err encode_gap(struct encoding *enc, const char *text, size_t bytes,
 	struct added_cursor cursor = {0};
 	struct added_match m;
 	while (e == ERR_OK && added_set_next(&t->added_normalized, normal.text, normal.bytes, &cursor, &m)) {
+		if (is_text(enc, &m))
+			continue;
 		if (cursor.gap < m.begin)
 			e = encode_stretch(enc, &normal, cursor.gap, m.begin);
 		u32_vec_push(enc->ids, m.id);
@@ -81,6 +90,8 @@ static enum err encode_text(struct encoding *enc, const char *text, size_t bytes
 	struct added_match m;
 	enum err e = ERR_OK;
 	while (e == ERR_OK && added_set_next(&t->added, text, bytes, &cursor, &m)) {
+		if (is_text(enc, &m))
+			continue;
 		if (cursor.gap < m.begin)
 			e = encode_gap(enc, text + cursor.gap, m.begin - cursor.gap, cursor.gap == 0);
 		u32_vec_push(enc->ids, m.id);
@@ -142,7 +153,7 @@ enum err tokenizer_encode(const struct tokenizer *t, struct text_scratch *s, con
 	if (!utf8_valid(text, bytes))
 		return err_set(em, ERR_FORMAT, "the text is not valid UTF-8");
 	adopt_scratch(t, s);
-	struct encoding enc = {.tokenizer = t, .scratch = s, .ids = ids};
+	struct encoding enc = {.tokenizer = t, .scratch = s, .ids = ids, .plain = (flags & TEXT_PLAIN) != 0};
 	if (flags & TEXT_ADD_SPECIAL)
 		u32_vec_append(ids, t->before.data, t->before.count);
 	enum err e = encode_text(&enc, text, bytes);

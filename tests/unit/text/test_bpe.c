@@ -168,3 +168,27 @@ Test(bpe, one_scratch_serves_several_tokenizers)
 	expect("hello", "hello");
 	unload();
 }
+
+/* Those that are not special are what the vocabulary has them for, whoever writes them. */
+Test(bpe, special_tokens_that_are_written_are_text_when_told_to)
+{
+	struct fixture f = FIXTURE_GPT2;
+	struct u32_vec ids = {0}, plain = {0};
+	struct err_msg em;
+	static const char text[] = "he<s>he<u><s>";
+	f.added_tokens = "[{\"id\":266,\"content\":\"<s>\",\"special\":true,\"normalized\":false},"
+			 "{\"id\":267,\"content\":\"<u>\",\"special\":false,\"normalized\":false},"
+			 "{\"id\":268,\"content\":\"<n>\",\"special\":true,\"normalized\":true}]";
+	load(f);
+	expect(text, "he|<s>|he|<u>|<s>");
+	cr_assert_eq(tokenizer_encode(tokenizer, scratch, text, sizeof(text) - 1, TEXT_PLAIN, &ids, &em), ERR_OK);
+	cr_assert_eq(ids.count, 9);
+	for (size_t i = 0; i < ids.count; i++)
+		cr_expect_str_eq(tokenizer_token_text(tokenizer, ids.data[i]), ((const char *const[]){"he", "<", "s", ">", "he", "<u>", "<", "s", ">"})[i]);
+	cr_assert_eq(tokenizer_encode(tokenizer, scratch, "<n>", 3, TEXT_PLAIN, &plain, &em), ERR_OK);
+	cr_expect_eq(plain.count, 3);
+	expect("<n>", "<n>");
+	u32_vec_fini(&ids);
+	u32_vec_fini(&plain);
+	unload();
+}

@@ -157,6 +157,7 @@ Test(chat_turn, the_end_of_the_answer_is_known)
 	static const char messages[] = "[{\"role\":\"user\",\"content\":\"Hi\"}]";
 
 	cr_assert_eq(chat_template_parse(&t, chatml, strlen(chatml), &em), ERR_OK);
+	cr_assert_str_eq(chat_template_source(t), chatml);
 	cr_assert_eq(json_parse(&doc, messages, strlen(messages), &em), ERR_OK);
 	struct chat_request r = {.messages = json_root(doc), .add_generation_prompt = true};
 	cr_assert_eq(chat_turn_render(t, &r, &turn, &em), ERR_OK, "%s", em.text);
