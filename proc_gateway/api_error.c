@@ -82,6 +82,10 @@ enum api_form api_form_of_path(const char *path)
 {
 	static const char messages[] = "/v1/messages";
 	const size_t bytes = sizeof(messages) - 1;
+	static const char *const llama[] = {"/completion", "/completions", "/infill", "/props", "/apply-template", "/embedding", "/embeddings"};
+	for (size_t i = 0; i < COUNT_OF(llama); i++)
+		if (strcmp(path, llama[i]) == 0)
+			return API_LLAMA;
 	return strncmp(path, messages, bytes) == 0 && (!path[bytes] || path[bytes] == '/') ? API_ANTHROPIC : API_OPENAI;
 }
 
@@ -107,9 +111,52 @@ static void write_anthropic(const struct api_error *e, struct buf *out)
 	json_object_end(&w);
 }
 
+/* As llama-server calls them. */
+static const char *llama_type(const struct api_error *e)
+{
+	if (e->code && strcmp(e->code, "context_length_exceeded") == 0)
+		return "exceed_context_size_error";
+	switch (e->status) {
+	case 403:
+		return "permission_error";
+	case 501:
+		return "not_supported_error";
+	case 503:
+		return "unavailable_error";
+	default:
+		return error_type(e->status);
+	}
+}
+
+/* The field that is wrong stands beside what llama-server has. */
+static void write_llama(const struct api_error *e, struct buf *out)
+{
+	struct json_writer w;
+	json_begin(&w, out);
+	json_object_begin(&w);
+	json_key(&w, "error");
+	json_object_begin(&w);
+	json_key(&w, "code");
+	json_write_int(&w, e->status);
+	json_key(&w, "message");
+	json_write_cstr(&w, e->message);
+	json_key(&w, "type");
+	json_write_cstr(&w, llama_type(e));
+	if (e->param[0]) {
+		json_key(&w, "param");
+		json_write_cstr(&w, e->param);
+	}
+	json_object_end(&w);
+	json_object_end(&w);
+}
+
 void api_error_write(const struct api_error *e, enum api_form form, struct buf *out)
 {
 	struct json_writer w;
+	if (form == API_LLAMA) {
+		write_llama(e, out);
+		return;
+	}
 	if (form == API_ANTHROPIC) {
 		write_anthropic(e, out);
 		return;

@@ -1,5 +1,5 @@
 /* Errors as OpenAI's API words them, {"error": {"message", "type", "param", "code"}}, or, on its paths, Anthropic's:
- * {"type": "error", "error": {"type", "message"}}. */
+ * {"type": "error", "error": {"type", "message"}}, or llama-server's: {"error": {"code", "message", "type"}}. */
 #ifndef TERCET_PROC_GATEWAY_API_ERROR_H
 #define TERCET_PROC_GATEWAY_API_ERROR_H
 
@@ -25,7 +25,7 @@ bool api_error_set(struct api_error *e, int status, const char *param, const cha
  */
 bool api_error_field(struct api_error *e, const char *name, json_val value, const char *wrong,
 		     const char *right);
-enum api_form { API_OPENAI, API_ANTHROPIC };
+enum api_form { API_OPENAI, API_ANTHROPIC, API_LLAMA };
 /* Whose errors the requests for a path get. */
 enum api_form api_form_of_path(const char *path);
 /* The status of the reply: Anthropic's API has one of its own for a server that is overloaded. */

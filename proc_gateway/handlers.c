@@ -7,6 +7,7 @@
 #include "common/log.h"
 #include "proc_gateway/api_error.h"
 #include "proc_gateway/handlers.h"
+#include "proc_gateway/llama.h"
 #include "proc_gateway/metrics.h"
 #include "proc_gateway/openai_response.h"
 
@@ -98,6 +99,33 @@ void handle_messages(struct gateway *g, struct http_request *r)
 void handle_count_tokens(struct gateway *g, struct http_request *r)
 {
 	handle_body(g, r, OPENAI_COUNT_TOKENS);
+}
+
+void handle_llama_completion(struct gateway *g, struct http_request *r)
+{
+	handle_body(g, r, OPENAI_LLAMA_COMPLETION);
+}
+
+void handle_llama_infill(struct gateway *g, struct http_request *r)
+{
+	handle_body(g, r, OPENAI_LLAMA_INFILL);
+}
+
+void handle_llama_embedding(struct gateway *g, struct http_request *r)
+{
+	handle_body(g, r, OPENAI_LLAMA_EMBEDDING);
+}
+
+void handle_llama_template(struct gateway *g, struct http_request *r)
+{
+	handle_body(g, r, OPENAI_LLAMA_TEMPLATE);
+}
+
+void handle_llama_props(struct gateway *g, struct http_request *r)
+{
+	struct buf body = {0};
+	llama_props_write(g, &body);
+	reply_buf(r, 200, json_type_text, &body);
 }
 
 void handle_tokenize(struct gateway *g, struct http_request *r)

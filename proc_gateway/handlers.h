@@ -17,6 +17,12 @@ void handle_count_tokens(struct gateway *g, struct http_request *r);
 void handle_responses(struct gateway *g, struct http_request *r);
 void handle_embeddings(struct gateway *g, struct http_request *r);
 void handle_completions(struct gateway *g, struct http_request *r);
+/* llama-server's own API. */
+void handle_llama_completion(struct gateway *g, struct http_request *r);
+void handle_llama_infill(struct gateway *g, struct http_request *r);
+void handle_llama_embedding(struct gateway *g, struct http_request *r);
+void handle_llama_template(struct gateway *g, struct http_request *r);
+void handle_llama_props(struct gateway *g, struct http_request *r);
 void handle_models(struct gateway *g, struct http_request *r);
 void handle_model(struct gateway *g, struct http_request *r);
 /* GET and DELETE of /v1/sessions/{id}. */

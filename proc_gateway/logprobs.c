@@ -133,6 +133,8 @@ static void add_completion(struct logprobs_writer *w, const struct token_logprob
 /* "token", "logprob" and "bytes" of one token, without the braces. */
 static void put_chat_token(struct logprobs_writer *w, struct buf *out, u32 token, f32 value)
 {
+	if (w->form == LOGPROBS_LLAMA)
+		buf_printf(out, "\"id\":%u,", token);
 	buf_append_str(out, "\"token\":");
 	put_token(w, out, token);
 	buf_append_str(out, ",\"logprob\":");
@@ -183,7 +185,9 @@ void logprobs_take(struct logprobs_writer *w, struct buf *out)
 		buf_append_str(out, "null");
 		return;
 	}
-	if (w->form == LOGPROBS_CHAT) {
+	if (w->form == LOGPROBS_LLAMA) {
+		put_array(out, "[", &w->tokens);
+	} else if (w->form == LOGPROBS_CHAT) {
 		put_array(out, "{\"content\":[", &w->tokens);
 		buf_append_str(out, ",\"refusal\":null}");
 	} else {

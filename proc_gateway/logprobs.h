@@ -1,5 +1,5 @@
-/* Log-probabilities in the three forms of the API, written token by token so that streams and whole replies
- * use the same code: completions (parallel arrays), chats (a list of objects), and prompt_logprobs (a list of
+/* Log-probabilities in the forms of the API, written token by token so that streams and whole replies
+ * use the same code: completions (parallel arrays), chats (a list of objects), llama-server's (the same with ids), and prompt_logprobs (a list of
  * maps by id). */
 #ifndef TERCET_PROC_GATEWAY_LOGPROBS_H
 #define TERCET_PROC_GATEWAY_LOGPROBS_H
@@ -9,7 +9,7 @@
 #include "common/types.h"
 #include "text/text.h"
 
-enum logprobs_form { LOGPROBS_NONE, LOGPROBS_COMPLETIONS, LOGPROBS_CHAT };
+enum logprobs_form { LOGPROBS_NONE, LOGPROBS_COMPLETIONS, LOGPROBS_CHAT, LOGPROBS_LLAMA };
 
 /* What is known of one token: ids[0] is the token itself, the rest are the best in order (the token may be
  * among them). count 0: nothing is known (the first token of a prompt). */
@@ -42,7 +42,7 @@ void logprobs_fini(struct logprobs_writer *w);
 void logprobs_add(struct logprobs_writer *w, const struct token_logprobs *t);
 /* The text gets longer without tokens being listed (text_offset goes on behind it). */
 void logprobs_skip_text(struct logprobs_writer *w, const char *text, size_t bytes);
-/* Appends the value of the field "logprobs" for what was added since the last call: an object, or null. */
+/* Appends the value of the field "logprobs" for what was added since the last call: an object, of llama-server's form a list, or null. */
 void logprobs_take(struct logprobs_writer *w, struct buf *out);
 
 /* Prompt log-probabilities as they come from the engine, kept until the reply needs them. Zero is empty. */

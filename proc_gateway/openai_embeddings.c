@@ -126,13 +126,20 @@ static void put_choice(const struct choice *c, struct json_writer *w)
 	const struct buf *values = &c->prompt_logprobs.values;
 	size_t count = values->bytes / sizeof(float);
 
+	const bool llama = c->group->request.asked == OPENAI_LLAMA_EMBEDDING; /* whose embeddings are lists of vectors */
 	json_object_begin(w);
-	json_key(w, "object");
-	json_write_cstr(w, "embedding");
+	if (!llama) {
+		json_key(w, "object");
+		json_write_cstr(w, "embedding");
+	}
 	json_key(w, "index");
 	json_write_uint(w, c->index);
 	json_key(w, "embedding");
+	if (llama)
+		json_array_begin(w);
 	put_vector(f, (const float *)(const void *)values->data, f->has_dimensions && (size_t)f->dimensions < count ? (size_t)f->dimensions : count, w);
+	if (llama)
+		json_array_end(w);
 	json_object_end(w);
 }
 
@@ -142,6 +149,13 @@ void openai_embeddings_write(const struct group *g, struct buf *out)
 	u64 tokens = 0;
 
 	json_begin(&w, out);
+	if (g->request.asked == OPENAI_LLAMA_EMBEDDING) {
+		json_array_begin(&w);
+		for (u32 i = 0; i < g->choice_count; i++)
+			put_choice(&g->choices[i], &w);
+		json_array_end(&w);
+		return;
+	}
 	json_object_begin(&w);
 	json_key(&w, "id");
 	json_write_cstr(&w, g->id);

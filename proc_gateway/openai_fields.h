@@ -17,6 +17,11 @@ enum openai_endpoint {
 	OPENAI_MESSAGES = 1 << 5, /* the same */
 	OPENAI_COUNT_TOKENS = 1 << 6, /* read as one of OPENAI_TOKENIZE */
 	OPENAI_EMBEDDINGS = 1 << 7,
+	/* llama-server's own (llama.h): */
+	OPENAI_LLAMA_COMPLETION = 1 << 8, /* read as one of OPENAI_COMPLETIONS */
+	OPENAI_LLAMA_INFILL = 1 << 9,	  /* the same */
+	OPENAI_LLAMA_TEMPLATE = 1 << 10,  /* read as one of OPENAI_TOKENIZE */
+	OPENAI_LLAMA_EMBEDDING = 1 << 11, /* read as one of OPENAI_EMBEDDINGS */
 
 	/* Sets of them, for the table. */
 	OPENAI_GENERATE = OPENAI_COMPLETIONS | OPENAI_CHAT,
@@ -49,8 +54,9 @@ enum json_type_bit {
 	B(normalize, OPENAI_EMBEDDINGS, true)                                     \
 	V(messages, OPENAI_TEMPLATE, TYPE_ARRAY)                                  \
 	V(tokens, OPENAI_DETOKENIZE, TYPE_ARRAY)                                  \
-	V(content, OPENAI_TOKENIZE, TYPE_STRING) /* llama-server's prompt */      \
+	V(content, OPENAI_TOKENIZE, TYPE_STRING | TYPE_ARRAY) /* llama-server's prompt */ \
 	B(add_special, OPENAI_TOKENIZE, false)   /* of that */                    \
+	B(parse_special, OPENAI_TOKENIZE, true)  /* the same */                   \
 	B(with_pieces, OPENAI_TOKENIZE, false)                                    \
 	F(temperature, OPENAI_GENERATE, 1.0, 0.0, 100.0)                          \
 	F(top_p, OPENAI_GENERATE, 1.0, 1e-6, 1.0)                                 \

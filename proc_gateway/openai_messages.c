@@ -337,9 +337,12 @@ bool openai_messages_read(struct openai_request *r, const struct openai_model *m
 			openai_session_again(r, m, &chat);
 		return (empty || openai_session_messages(r, m, &chat, e)) && openai_prompt_from_ids(r, m, e);
 	}
-	bool ok =
-		(own ? render_own(f->chat_template, &chat, &prompt, e) : render(m, &chat, &prompt, e)) &&
-		openai_prompt_from_text(r, m, &prompt, f->has_add_special_tokens && f->add_special_tokens, e);
+	bool ok = own ? render_own(f->chat_template, &chat, &prompt, e) : render(m, &chat, &prompt, e);
+	if (ok && r->asked == OPENAI_LLAMA_TEMPLATE) {
+		r->rendered = prompt;
+		return true;
+	}
+	ok = ok && openai_prompt_from_text(r, m, &prompt, f->has_add_special_tokens && f->add_special_tokens, e);
 	if (ok)
 		openai_thoughts_begin(r, &chat, prompt.data, prompt.bytes);
 	buf_fini(&prompt);

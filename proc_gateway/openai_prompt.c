@@ -39,13 +39,17 @@ bool openai_prompt_too_long(struct api_error *e, const struct openai_model *m, s
 bool openai_encode(struct openai_request *r, const struct openai_model *m, const char *text, size_t bytes,
 		   bool add_special, bool unlimited, struct api_error *e)
 {
-	struct err_msg em;
 	size_t least = bytes / m->token_bytes_max;
 	if (!unlimited && least > m->max_model_len)
 		return openai_prompt_too_long(e, m, least, true);
-	enum err err = tokenizer_encode(m->tokenizer, m->scratch, text, bytes,
-					add_special ? TEXT_ADD_SPECIAL : 0, &r->ids, &em);
-	if (err == ERR_NO_MEMORY || r->ids.failed)
+	return openai_encode_into(&r->ids, m, text, bytes, add_special ? TEXT_ADD_SPECIAL : 0, e);
+}
+
+bool openai_encode_into(struct u32_vec *ids, const struct openai_model *m, const char *text, size_t bytes, u32 flags, struct api_error *e)
+{
+	struct err_msg em;
+	enum err err = tokenizer_encode(m->tokenizer, m->scratch, text, bytes, flags, ids, &em);
+	if (err == ERR_NO_MEMORY || ids->failed)
 		return api_error_set(e, 503, NULL, NULL, "There is no memory for the request.");
 	if (err)
 		return api_error_set(e, 400, NULL, NULL, "The prompt cannot be encoded: %s.", em.text);

@@ -7,6 +7,7 @@
 #include <xxhash.h>
 
 #include "common/assert.h"
+#include "proc_gateway/llama.h"
 #include "proc_gateway/messages.h"
 #include "proc_gateway/openai_request.h"
 #include "proc_gateway/openai_session.h"
@@ -410,19 +411,30 @@ bool openai_tokenize_read(struct openai_request *r, const struct openai_model *m
 		return api_error_set(e, 400, f->has_content ? "content" : "prompt", NULL,
 				     "Fields 'prompt', 'content' and 'messages' are three ways to say what the text is; one of them must be "
 				     "given.");
-	if (f->with_pieces)
-		return refuse(e, "with_pieces", "tokens are a list of ids here; \"return_token_strs\": true gives their texts beside it");
+	if (f->with_pieces && !f->has_content)
+		return refuse(e, "with_pieces", "it goes with 'content'; with 'prompt', \"return_token_strs\": true gives the texts of tokens");
 	if (f->has_messages)
 		return check_supported(f, m, e) && openai_messages_read(r, m, e);
 	if (!f->has_prompt && !f->has_content)
 		return api_error_set(
 			e, 400, "prompt", NULL,
 			"Field 'prompt' is missing; it must be a string, or 'messages' of a chat be given.");
-	if (!json_string(f->has_content ? f->content : f->prompt, &text, &text_bytes))
+	if (f->has_content) /* each name with what its server puts around a text when it is not said */
+		return llama_mixed_read(&r->ids, m, "content", f->content,
+					(f->has_add_special_tokens ? f->add_special_tokens : f->add_special) ? TEXT_ADD_SPECIAL : 0,
+					f->parse_special ? 0 : TEXT_PLAIN, e);
+	if (!json_string(f->prompt, &text, &text_bytes))
 		return api_error_field(e, "prompt", f->prompt, "is not a string", "a string");
-	/* Each name with what its server puts around a text when it is not said. */
-	bool special = f->has_add_special_tokens || !f->has_content ? f->add_special_tokens : f->add_special;
-	return openai_encode(r, m, text, text_bytes, special, true, e);
+	return openai_encode(r, m, text, text_bytes, f->add_special_tokens, true, e);
+}
+
+bool openai_template_read(struct openai_request *r, const struct openai_model *m, const char *body, size_t bytes,
+			  struct api_error *e)
+{
+	if (!openai_body_read(r, m, OPENAI_TOKENIZE, body, bytes, e))
+		return false;
+	r->asked = OPENAI_LLAMA_TEMPLATE;
+	return check_supported(&r->fields, m, e) && openai_messages_read(r, m, e);
 }
 
 bool openai_detokenize_read(struct openai_request *r, const struct openai_model *m, const char *body,
@@ -443,6 +455,12 @@ bool openai_any_read(struct openai_request *r, const struct openai_model *m, enu
 		return openai_tokenize_read(r, m, body, bytes, e);
 	if (endpoint == OPENAI_DETOKENIZE)
 		return openai_detokenize_read(r, m, body, bytes, e);
+	if (endpoint == OPENAI_LLAMA_TEMPLATE)
+		return openai_template_read(r, m, body, bytes, e);
+	if (endpoint == OPENAI_LLAMA_COMPLETION || endpoint == OPENAI_LLAMA_INFILL)
+		return llama_read(r, m, endpoint, body, bytes, tenant, e);
+	if (endpoint == OPENAI_LLAMA_EMBEDDING)
+		return llama_embedding_read(r, m, body, bytes, tenant, e);
 	if (endpoint == OPENAI_MESSAGES)
 		return messages_read(r, m, body, bytes, tenant, e);
 	if (endpoint == OPENAI_COUNT_TOKENS)
@@ -465,5 +483,6 @@ void openai_request_fini(struct openai_request *r)
 	u32_vec_fini(&r->bias_ids);
 	free(r->bias_values);
 	buf_fini(&r->grammar);
+	buf_fini(&r->rendered);
 	memset(r, 0, sizeof(*r));
 }

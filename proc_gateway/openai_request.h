@@ -22,7 +22,8 @@ enum {
 /* Those that need the tokenizer only, not the engine. */
 static inline bool openai_is_tokens(enum openai_endpoint endpoint)
 {
-	return endpoint == OPENAI_TOKENIZE || endpoint == OPENAI_DETOKENIZE || endpoint == OPENAI_COUNT_TOKENS;
+	return endpoint == OPENAI_TOKENIZE || endpoint == OPENAI_DETOKENIZE || endpoint == OPENAI_COUNT_TOKENS ||
+	       endpoint == OPENAI_LLAMA_TEMPLATE;
 }
 
 /* What requests are read against. Owned by main; max_model_len and vocab_size come from the engine. */
@@ -79,12 +80,14 @@ struct openai_request {
 	u32 session_join;  /* first ids of the prompt that the session may end with already */
 	bool include_usage;
 	bool usage_each;       /* continuous_usage_stats */
-	bool cut_to_fit;       /* of /v1/messages: less tokens may be generated than were asked for */
+	bool cut_to_fit;       /* less tokens may be generated than were asked for, where an API has it so */
+	u32 indent_min, predict_ms_max; /* of llama-server's bodies: what ends an answer (llama.h); 0: nothing */
 	bool scoring;	       /* max_tokens 0, and embeddings: the one token that the engine has to make is not shown */
 	enum tercet_grammar grammar_kind;
 	u32 grammar_flags;
 	bool grammar_is_tags; /* free text with tags in it */
 	struct buf grammar; /* its source */
+	struct buf rendered; /* of /apply-template: the prompt as text */
 	enum tool_format tool_format; /* NONE: the answer's text is not looked through for tool calls */
 	enum thought_format thought_format; /* NONE: thoughts stay in the answer's text */
 	bool thought_open; /* the prompt ends inside of a thought */
@@ -105,6 +108,9 @@ void openai_request_fini(struct openai_request *r);
 /* Bodies of /tokenize (ids of the prompt or chat) and /detokenize (ids of 'tokens'). As above. */
 bool openai_tokenize_read(struct openai_request *r, const struct openai_model *m, const char *body,
 			  size_t bytes, struct api_error *e);
+/* A body of /apply-template: what the template makes of 'messages' becomes `rendered`. As above. */
+bool openai_template_read(struct openai_request *r, const struct openai_model *m, const char *body, size_t bytes,
+			  struct api_error *e);
 bool openai_detokenize_read(struct openai_request *r, const struct openai_model *m, const char *body,
 			    size_t bytes, struct api_error *e);
 /* Reads a body of /v1/embeddings (openai_embeddings.c). As above. */
@@ -152,6 +158,8 @@ bool openai_prompt_from_text(struct openai_request *r, const struct openai_model
 /* Appends the ids of `text`. Refuses early what can never fit, unless `unlimited`. */
 bool openai_encode(struct openai_request *r, const struct openai_model *m, const char *text, size_t bytes,
 		   bool add_special, bool unlimited, struct api_error *e);
+/* The same into `ids`, with flags as of tokenizer_encode and whatever the length. */
+bool openai_encode_into(struct u32_vec *ids, const struct openai_model *m, const char *text, size_t bytes, u32 flags, struct api_error *e);
 /* Reads token ids below the vocabulary's size from the array `v`, called `name` in errors. */
 bool openai_ids_read(struct u32_vec *out, json_val v, u32 vocab_size, const char *name, struct api_error *e);
 /* A prompt that leaves no room for a token: 400 with both lengths. */

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "common/json.h"
+#include "proc_gateway/llama.h"
 #include "proc_gateway/openai_response.h"
 
 static bool is_chat(const struct group *g)
@@ -163,6 +164,10 @@ static void put_session(const struct choice *c, struct buf *out)
 
 void openai_response_write(struct group *g, struct buf *out)
 {
+	if (llama_is_form_of(&g->request)) {
+		llama_reply_write(g, out);
+		return;
+	}
 	put_head(g, is_chat(g) ? "chat.completion" : "text_completion", out);
 	buf_append_str(out, ",\"choices\":[");
 	bool any = false;
@@ -223,6 +228,10 @@ void openai_chunk_write(struct choice *c, struct buf *out)
 {
 	const struct group *g = c->group;
 	const struct openai_request *r = &g->request;
+	if (llama_is_form_of(r)) {
+		llama_chunk_write(c, out);
+		return;
+	}
 	bool first = !c->begun;
 	c->begun = true;
 	put_head(g, is_chat(g) ? "chat.completion.chunk" : "text_completion", out);
@@ -281,8 +290,12 @@ static void write_tokens(const struct openai_model *m, const struct openai_reque
 	json_write_uint(&w, m->max_model_len);
 	json_key(&w, "tokens");
 	json_array_begin(&w);
-	for (size_t i = 0; i < request->ids.count; i++)
-		json_write_uint(&w, request->ids.data[i]);
+	for (size_t i = 0; i < request->ids.count; i++) {
+		if (request->fields.with_pieces)
+			llama_piece_write(m, request->ids.data[i], &w);
+		else
+			json_write_uint(&w, request->ids.data[i]);
+	}
 	json_array_end(&w);
 	json_key(&w, "token_strs");
 	if (!request->fields.return_token_strs) {
@@ -312,10 +325,19 @@ static void write_text(const struct openai_model *m, const struct openai_request
 	buf_fini(&text);
 }
 
+static void write_template(const struct openai_request *request, struct buf *out)
+{
+	buf_append_str(out, "{\"prompt\":");
+	json_escape(out, request->rendered.data ? request->rendered.data : "", request->rendered.bytes);
+	buf_append_char(out, '}');
+}
+
 void openai_tokens_write(const struct openai_model *m, const struct openai_request *request, struct buf *out)
 {
 	if (request->asked == OPENAI_COUNT_TOKENS)
 		buf_printf(out, "{\"input_tokens\":%zu}", request->ids.count);
+	else if (request->asked == OPENAI_LLAMA_TEMPLATE)
+		write_template(request, out);
 	else if (request->endpoint == OPENAI_TOKENIZE)
 		write_tokens(m, request, out);
 	else

@@ -12,6 +12,7 @@
 #include "common/log.h"
 #include "common/session.h"
 #include "proc_gateway/api_error.h"
+#include "proc_gateway/llama.h"
 #include "proc_gateway/openai_response.h"
 #include "proc_gateway/reply_items.h"
 #include "proc_gateway/requests.h"
@@ -67,6 +68,14 @@ static void on_http_close(void *ctx, struct http_request *http)
 	group_free(g);
 }
 
+static void stream_end(const struct group *g, struct http_request *http)
+{
+	if (llama_is_form_of(&g->request)) /* whose last event says so itself */
+		http_stream_end(http);
+	else
+		sse_end(http);
+}
+
 /* Ends the reply with an error and frees the group. */
 static void group_fail(struct group *g, const struct api_error *e)
 {
@@ -74,15 +83,15 @@ static void group_fail(struct group *g, const struct api_error *e)
 	if (g->gone) /* its close callback frees it */
 		return;
 	http_request_on_close(g->http, NULL, NULL);
-	if (g->streaming && g->request.response) {
+	if (g->streaming && reply_form_of(&g->request)) {
 		reply_items_stream_error(g, e);
 		http_stream_end(g->http);
 	} else if (g->streaming) {
 		sse_event_begin(&rs->out);
-		api_error_write(e, API_OPENAI, &rs->out);
+		api_error_write(e, llama_is_form_of(&g->request) ? API_LLAMA : API_OPENAI, &rs->out);
 		if (sse_event_send(g->http, &rs->out) != ERR_OK)
 			LOG_DEBUG("STREAM_GONE", "req=%s", g->id);
-		sse_end(g->http);
+		stream_end(g, g->http);
 	} else {
 		api_error_reply(e, g->http);
 	}
@@ -119,7 +128,7 @@ static bool stream_choice(struct choice *c)
 {
 	struct group *g = c->group;
 	stream_begin(g);
-	if (g->request.response)
+	if (reply_form_of(&g->request))
 		return reply_items_stream(c);
 	if (!openai_chunk_due(c))
 		return true;
@@ -142,44 +151,16 @@ static void group_count(const struct group *g)
 	}
 }
 
-/* Samples of which not all log-probabilities are known go behind the others. */
-static bool is_better(const struct choice *a, const struct choice *b)
-{
-	if (a->logprob_lost != b->logprob_lost)
-		return b->logprob_lost;
-	return a->logprob_sum > b->logprob_sum;
-}
-
-/* Of the samples of each prompt the n best stand in front, the best first, and are its answers. */
-static void choose_best(struct group *g)
-{
-	u32 n = g->request.n, samples = g->request.samples;
-	for (u32 first = 0; samples > n && first < g->choice_count; first += samples) {
-		struct choice *c = &g->choices[first];
-		for (u32 i = 1; i < samples; i++) {
-			struct choice moved = c[i];
-			u32 at = i;
-			for (; at > 0 && is_better(&moved, &c[at - 1]); at--)
-				c[at] = c[at - 1];
-			c[at] = moved;
-		}
-		for (u32 i = 0; i < samples; i++) {
-			c[i].index = first / samples * n + i;
-			c[i].left_out = i >= n;
-		}
-	}
-}
-
 static void group_complete(struct group *g)
 {
 	struct requests *rs = g->requests;
-	choose_best(g);
+	requests_choose_best(g);
 	group_count(g);
 	LOG_DEBUG("REQUEST_DONE", "req=%s choices=%u prompt_tokens=%u stream=%d", g->id, g->choice_count,
 		  g->choices[0].prompt->count, g->streaming);
 	struct http_request *http = g->http;
 	if (g->streaming) {
-		if (g->request.response) {
+		if (reply_form_of(&g->request)) {
 			http_request_on_close(http, NULL, NULL);
 			http_stream_end(http);
 			group_free(g);
@@ -192,10 +173,10 @@ static void group_complete(struct group *g)
 				return;
 		}
 		http_request_on_close(http, NULL, NULL);
-		sse_end(http);
+		stream_end(g, http);
 	} else {
 		buf_clear(&rs->out);
-		if (g->request.response)
+		if (reply_form_of(&g->request))
 			reply_items_write(g, &rs->out);
 		else if (g->request.endpoint == OPENAI_EMBEDDINGS)
 			openai_embeddings_write(g, &rs->out);
@@ -329,6 +310,18 @@ static void choice_end(struct choice *c, const struct tercet_event *event)
 	g->done_count++;
 }
 
+/* The answer is long enough: what the engine would go on with is nobody's. */
+static void choice_cut(struct choice *c)
+{
+	if (!c->done) {
+		if (tercet_discard(c->group->requests->engine, c->req_id) != TERCET_OK)
+			LOG_DEBUG("DISCARD_UNKNOWN", "req=%llu", (unsigned long long)c->req_id);
+		choice_end(c, &(struct tercet_event){.finish = TERCET_FINISH_LENGTH});
+	}
+	c->finish = TERCET_FINISH_LENGTH;
+	c->stop_kind = TERCET_STOP_NONE;
+}
+
 static void group_refused(struct group *g, enum tercet_result code, const char *text, u32 retry_after_ms)
 {
 	struct api_error e;
@@ -380,10 +373,13 @@ static void on_output(struct choice *c, const struct tercet_event *event)
 	c->cached_count = event->cached_count;
 	if (g->request.fields.session_id)
 		c->prompt_count = event->prompt_count;
+	const size_t told = c->text.bytes;
 	if (!g->request.scoring)
 		choice_take_tokens(c, event);
 	if (event->finish != TERCET_FINISH_NONE)
 		choice_end(c, event);
+	if (llama_is_form_of(&g->request) && llama_follow(c, told, event->token_count, clock_now_ns()))
+		choice_cut(c);
 	if (event->finish == TERCET_FINISH_ERROR) {
 		api_error_set(&e, 500, NULL, NULL, "The engine ended the request: %s.",
 			      *event->error_text ? event->error_text : "internal error");
@@ -421,7 +417,7 @@ static void on_accepted(struct choice *c)
 	if (g->accepted_count < g->choice_count || g->gone)
 		return;
 	stream_begin(g);
-	if (g->streaming && g->request.response) /* a failure shows in `gone` */
+	if (g->streaming && reply_form_of(&g->request)) /* a failure shows in `gone` */
 		(void)reply_items_stream(c);
 }
 
@@ -525,7 +521,7 @@ static void choice_init(struct group *g, u32 index)
 	c->tools.id_seed = XXH3_64bits_withSeed(g->id, strlen(g->id), index);
 	if (r->fields.logprobs < 0)
 		return;
-	c->logprobs.form = r->endpoint == OPENAI_CHAT ? LOGPROBS_CHAT : LOGPROBS_COMPLETIONS;
+	c->logprobs.form = llama_is_form_of(r) ? LOGPROBS_LLAMA : r->endpoint == OPENAI_CHAT ? LOGPROBS_CHAT : LOGPROBS_COMPLETIONS;
 	c->logprobs.top = (u32)r->fields.logprobs;
 }
 
@@ -549,7 +545,7 @@ void requests_start(struct requests *rs, struct http_request *http, struct opena
 	g->created_s = clock_wall_s();
 	g->choice_count = count;
 	snprintf(g->id, sizeof(g->id), "%s%s",
-		 g->request.response			    ? reply_form_of(&g->request)->id_prefix
+		 reply_form_of(&g->request)		    ? reply_form_of(&g->request)->id_prefix
 		 : g->request.endpoint == OPENAI_CHAT	    ? "chatcmpl-"
 		 : g->request.endpoint == OPENAI_EMBEDDINGS ? "embd-"
 							    : "cmpl-",

@@ -18,6 +18,15 @@ struct reply_item {
 	bool over;
 };
 
+/* What llama-server's replies tell of an answer on its way, and what may end it (llama_follow.c). */
+struct llama_progress {
+	u64 first_ns, last_ns; /* of the first token and the last one; 0: none */
+	bool new_line;	       /* there was one in the text */
+	bool at_line_start;    /* only white space stands behind it */
+	u32 indent;	       /* how much of that */
+	bool cut;	       /* the answer was ended */
+};
+
 /* How far a reply of items has got. */
 struct reply_items {
 	bool begun;
@@ -55,6 +64,7 @@ struct choice {
 	u32 stop_value;
 	f64 logprob_sum; /* of the generated tokens; where the engine lists them */
 	bool logprob_lost; /* of some it is not known */
+	struct llama_progress llama;
 	bool left_out;	 /* not among the best */
 	u32 tries;	 /* of an embedding that came incomplete */
 };
@@ -95,6 +105,8 @@ void requests_start(struct requests *rs, struct http_request *http, struct opena
 		    const char *id);
 /* What the engine refused, as a reply: status, code and field (requests_refusal.c). */
 void requests_refusal(struct api_error *e, enum tercet_result code, const char *text, u32 retry_after_ms);
+/* Of the samples of each prompt the n best come to stand in front, the best first, and are its answers (requests_best.c). */
+void requests_choose_best(struct group *g);
 /* For tercet_dispatch. */
 void requests_on_event(void *requests, const struct tercet_event *event);
 /* Replies 503 with that text to what is unfinished. */

@@ -285,8 +285,8 @@ def test_unknown_paths_and_methods(api):
     for method, path, status in (("GET", "/nowhere", 404), ("GET", "/v1/completions", 405), ("POST", "/health", 405),
                                  ("DELETE", "/v1/models", 405)):
         assert api.raw(method, path)[0] == status, (method, path)
-    for path, instead in (("/completion", "; /v1/completions is."), ("/v1/chat/completions/", "; /v1/chat/completions is, without"),
-                          ("/props", "; /v1/models says"), ("/embeddings", "; /v1/embeddings is"), ("/nowhere/", "here.")):
+    for path, instead in (("/completion/", "; /completion is, without"), ("/v1/chat/completions/", "; /v1/chat/completions is, without"),
+                          ("/slots", "; /load and /metrics say"), ("/lora-adapters", "; /v1/models lists"), ("/nowhere/", "here.")):
         status, _, body = api.raw("POST", path, b"{}")
         assert status == 404 and instead in json.loads(body)["error"]["message"], body
 

@@ -59,7 +59,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 	if (bytes == 0)
 		return 0;
 	load(&m);
-	enum openai_endpoint endpoint = data[0] & 8   ? OPENAI_EMBEDDINGS
+	enum openai_endpoint endpoint = data[0] & 16  ? (data[0] & 1 ? OPENAI_LLAMA_INFILL : OPENAI_LLAMA_COMPLETION)
+					: data[0] & 8   ? (data[0] & 1 ? OPENAI_LLAMA_EMBEDDING : OPENAI_EMBEDDINGS)
 					: data[0] & 4 ? (data[0] & 1 ? OPENAI_COUNT_TOKENS : OPENAI_MESSAGES)
 					: data[0] & 2 ? OPENAI_RESPONSES
 					: data[0] & 1 ? OPENAI_CHAT

@@ -160,10 +160,11 @@ static const struct {
 	 400, "Field 'tools[0]': 5 are no parameters; it must be a JSON Schema"},
 	{"/tokenize", "{}", 400, "prompt"},
 	{"/tokenize", "{\"prompt\": [1]}", 400, "a string"},
-	{"/tokenize", "{\"content\": [1]}", 400, "content"},
+	{"/tokenize", "{\"content\": [1.5]}", 400, "content"},
+	{"/tokenize", "{\"content\": 1}", 400, "content"},
 	{"/tokenize", "{\"content\": \"a\", \"prompt\": \"a\"}", 400, "one of them must be given"},
 	{"/tokenize", "{\"messages\": [], \"prompt\": \"a\"}", 400, "one of them must be given"},
-	{"/tokenize", "{\"content\": \"a\", \"with_pieces\": true}", 400, "return_token_strs"},
+	{"/tokenize", "{\"prompt\": \"a\", \"with_pieces\": true}", 400, "return_token_strs"},
 	{"/v1/chat/completions",
 	 "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"documents\": [{\"text\": \"b\"}, \"c\"]}", 400,
 	 "Field 'documents[1]': \\\"c\\\" is not a document"},
@@ -314,7 +315,9 @@ Test(gateway_routes, tokenize_takes_what_clients_of_llama_server_send)
 		{"{\"content\": \"The fox\"}", "{\"prompt\": \"The fox\", \"add_special_tokens\": false}"},
 		{"{\"content\": \"The fox\", \"add_special\": true}", "{\"prompt\": \"The fox\"}"},
 		{"{\"content\": \"The fox\", \"add_special_tokens\": true}", "{\"prompt\": \"The fox\"}"},
-		{"{\"content\": \"\"}", "{\"prompt\": \"\", \"add_special_tokens\": false}"}};
+		{"{\"content\": \"\"}", "{\"prompt\": \"\", \"add_special_tokens\": false}"},
+		{"{\"content\": [\"The\", \" fox\"], \"add_special\": true}", "{\"prompt\": \"The fox\"}"},
+		{"{\"content\": \"a <|end|>\", \"parse_special\": true}", "{\"prompt\": \"a <|end|>\", \"add_special_tokens\": false}"}};
 	SETUP(f, p, NULL, NULL);
 	for (size_t i = 0; i < COUNT_OF(pairs); i++) {
 		struct json_doc *docs[2];

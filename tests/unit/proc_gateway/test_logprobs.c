@@ -134,6 +134,24 @@ Test(logprobs, chats_list_tokens_with_bytes_and_exactly_the_best)
 	logprobs_fini(&w);
 }
 
+Test(logprobs, the_list_of_llama_server_has_ids)
+{
+	struct logprobs_writer w = {.tokenizer = tokenizer, .form = LOGPROBS_LLAMA, .top = 1};
+	u32 the = one_token("the"), and = one_token("and");
+	u32 ids[] = {the, and};
+	f32 values[] = {-2.0f, -1.0f};
+	logprobs_add(&w, &(struct token_logprobs){.token = the, .rank = 2, .count = 2, .ids = ids, .values = values});
+	struct json_doc *doc = take(&w);
+	json_val entry = json_at(json_root(doc), 0), best = json_at(json_get(entry, "top_logprobs"), 0);
+	cr_assert_eq(json_count(json_root(doc)), 1);
+	u64 id = 0, best_id = 0;
+	cr_assert(json_uint(json_get(entry, "id"), &id) && json_uint(json_get(best, "id"), &best_id));
+	cr_assert(id == the && best_id == and);
+	cr_assert(json_string_equals(json_get(entry, "token"), "the") && json_string_equals(json_get(best, "token"), "and"));
+	json_free(&doc);
+	logprobs_fini(&w);
+}
+
 Test(logprobs, what_was_taken_is_not_written_again_and_nothing_gives_null)
 {
 	struct logprobs_writer w = {.tokenizer = tokenizer, .form = LOGPROBS_CHAT};
