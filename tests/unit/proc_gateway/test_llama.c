@@ -453,3 +453,79 @@ Test(llama, time_ends_an_answer_behind_a_whole_line)
 	peer_fini(&p);
 	engine_teardown(&f);
 }
+
+/* ---------------------------------------------------------------- filling in */
+
+/* The demo's tokenizer with its added tokens renamed: id 4091 + i is names[i]. */
+static struct tokenizer *renamed(const char *const names[5])
+{
+	static const char *const old[5] = {"<|begin_of_text|>", "<|end_of_text|>", "<|user|>", "<|assistant|>", "<|end|>"};
+	struct buf json = {0}, made = {0};
+	struct tokenizer *t = NULL;
+	struct err_msg em;
+	FILE *file = fopen(DEMO_DIR "/tokenizer.json", "r");
+	cr_assert_not_null(file);
+	for (int byte; (byte = fgetc(file)) != EOF;)
+		buf_append_char(&json, (char)byte);
+	fclose(file);
+	for (const char *at = buf_cstr(&json); *at;) {
+		u32 i = 0;
+		while (i < 5 && strncmp(at, old[i], strlen(old[i])) != 0)
+			i++;
+		buf_append(&made, i < 5 ? names[i] : at, i < 5 ? strlen(names[i]) : 1);
+		at += i < 5 ? strlen(old[i]) : 1;
+	}
+	cr_assert_eq(tokenizer_parse(&t, made.data, made.bytes, &em), ERR_OK, "%s", em.text);
+	buf_fini(&json);
+	buf_fini(&made);
+	return t;
+}
+
+static void expect_text(const struct tokenizer *t, const char *body, struct openai_model *m, const char *wanted)
+{
+	struct openai_request r;
+	struct api_error e = {0};
+	struct buf text = {0};
+	m->tokenizer = t;
+	cr_assert(llama_read(&r, m, OPENAI_LLAMA_INFILL, body, strlen(body), 0, &e), "%s: %s", body, e.message);
+	tokenizer_decode(t, r.ids.data, r.ids.count, false, &text);
+	cr_expect_str_eq(buf_cstr(&text), wanted, "%s: %s", body, buf_cstr(&text));
+	buf_fini(&text);
+	openai_request_fini(&r);
+}
+
+Test(llama, further_files_have_their_names_where_there_are_tokens_for_it)
+{
+	static const char *const whole[] = {"<|repo_name|>", "<|file_sep|>", "<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"};
+	static const char *const deepseek[] = {"<|begin_of_text|>", "<|end_of_text|>", "<\uff5cfim\u2581begin\uff5c>", "<\uff5cfim\u2581hole\uff5c>",
+					       "<\uff5cfim\u2581end\uff5c>"};
+	static const char *const lacking[] = {"<|begin_of_text|>", "<|end_of_text|>", "<PRE>", "<|assistant|>", "<MID>"};
+	static const char *const names[] = {"demo"};
+	static const char body[] = "{\"input_prefix\": \"a<|fim_middle|>\", \"input_suffix\": \"b\", \"prompt\": \"c\", \"n_predict\": 3, \"input_extra\": [{\"filename\": "
+				   "\"x.c\", \"text\": \"one\"}, {\"text\": \"two\"}]}";
+	struct tokenizer *t = renamed(whole);
+	struct openai_model m = {.names = names, .name_count = 1, .max_model_len = FAKE_MODEL_LEN, .vocab_size = FAKE_VOCAB, .token_bytes_max = 32};
+	struct openai_request r;
+	struct api_error e = {0};
+	u32 stops[8];
+	generation_config_default(&m.defaults);
+	cr_assert_eq(text_scratch_create(&m.scratch), ERR_OK);
+	expect_text(t, body, &m, "<|repo_name|>myproject\n<|file_sep|>x.c\none<|file_sep|>tmp\ntwo<|file_sep|>filename\n<|fim_prefix|>a<|fim_middle|>c"
+				 "<|fim_suffix|>b<|fim_middle|>");
+	cr_assert_eq(llama_infill_stops(&m, stops), 2);
+	cr_expect(stops[0] == 4091 && stops[1] == 4092, "what begins another file ends the answer");
+	tokenizer_free(&t);
+	t = renamed(deepseek);
+	expect_text(t, body, &m, "\n\n--- snippet ---\n\none\n\n--- snippet ---\n\ntwo<\uff5cfim\u2581begin\uff5c>a<|fim_middle|>c<\uff5cfim\u2581hole\uff5c>b"
+				 "<\uff5cfim\u2581end\uff5c>");
+	cr_assert_eq(llama_infill_stops(&m, stops), 0);
+	tokenizer_free(&t);
+	t = renamed(lacking);
+	m.tokenizer = t;
+	cr_assert(!llama_read(&r, &m, OPENAI_LLAMA_INFILL, body, sizeof(body) - 1, 0, &e));
+	cr_expect_eq(e.status, 501);
+	cr_expect_not_null(strstr(e.message, "no token for the suffix;"), "%s", e.message);
+	openai_request_fini(&r);
+	tokenizer_free(&t);
+	text_scratch_free(&m.scratch);
+}
