@@ -77,6 +77,8 @@ Test(gpu_heads, mixtures_with_latent_attention_answer_as_on_the_cpu, .timeout = 
 {
 	check_experts("DeepSeek V3", LATENT("DeepseekV3ForCausalLM", 2, 4, 32, 32, 32, 16, 16, ROUTED), 0.15);
 	check_experts("DeepSeek V2 Lite", LATENT("DeepseekV2ForCausalLM", 2, 4, null, 32, 32, 16, 16, ROUTED ", \"topk_method\": \"greedy\", \"norm_topk_prob\": false"), 0.15);
+	check_experts("DeepSeek V2", LATENT("DeepseekV2ForCausalLM", 2, 4, 32, 32, 32, 16, 16, ROUTED ", \"topk_method\": \"group_limited_greedy\", \"norm_topk_prob\": false"),
+		      0.15);
 	check_experts("A.X K1, norms behind experts alone", LATENT("AXK1ForCausalLM", 2, 4, 32, 32, 32, 16, 16, ROUTED), 0.15);
 	check_experts("GLM 5", LATENT("GlmMoeDsaForCausalLM", 2, 4, 32, 32, 32, 16, 16, ROUTED ", \"index_topk\": 128"), 0.15);
 	check_experts("GLM 4.7 Flash", LATENT("Glm4MoeLiteForCausalLM", 2, 4, 32, 32, 32, 16, 32, ROUTED), 0.15);
@@ -170,8 +172,6 @@ Test(gpu_heads, what_the_kernels_cannot_is_refused_by_name, .timeout = 60)
 	expect_model_refused(LATENT("YoutuForCausalLM", 1, 2, 32, 512, 32, 64, 16, ""), KERN_BF16, 89, "576 values; the device's attention has room for them on");
 	expect_model_refused(LATENT("YoutuForCausalLM", 1, 2, 32, 256, 32, 32, 16, ""), KERN_BF16, 0, "heads share keys (kv_lora_rank and qk_rope_head_dim) of 288");
 	expect_model_refused(LATENT("YoutuForCausalLM", 1, 2, 32, 32, 24, 16, 16, ""), KERN_BF16, 0, "qk_nope_head_dim is 24");
-	expect_model_refused(LATENT("DeepseekV2ForCausalLM", 2, 4, 32, 32, 32, 16, 16, ROUTED ", \"topk_method\": \"group_limited_greedy\""), KERN_BF16, 0,
-		       "(topk_method group_limited_greedy); devices have no kernel for that");
 	expect_model_refused(GEMMA(LAYERS(2, NEAR ", " FAR) NO_INPUTS ", \"enable_moe_block\": true, \"num_experts\": 8, \"top_k_experts\": 3, "
 								 "\"moe_intermediate_size\": 32"),
 		       KERN_BF16, 0, "stand beside an MLP");
