@@ -257,19 +257,10 @@ static bool write_fields(struct json_writer *w, json_val root, const struct open
 
 /* ---------------------------------------------------------------- the whole */
 
-/* A client asks for what it would take at most: more than there is room for is no error. */
 static bool fit(struct openai_request *r, i64 wanted, struct api_error *e)
 {
-	if (wanted == 0)
-		r->scoring = true;
-	else if (wanted > 0 && wanted <= (i64)r->params.max_tokens)
-		r->params.max_tokens = (u32)wanted;
-	else
-		r->cut_to_fit = true;
-	if (r->params.min_tokens <= r->params.max_tokens)
-		return true;
-	return api_error_set(e, 400, "min_tokens", NULL, "Field 'min_tokens': %u is more than the %u tokens that may be generated.",
-			     r->params.min_tokens, r->params.max_tokens);
+	r->scoring |= wanted == 0;
+	return openai_request_fit(r, wanted > 0 ? wanted : wanted < 0 ? INT64_MAX : (i64)r->params.max_tokens, e);
 }
 
 /* Whether and when the answer ends early, and what of it is told. */

@@ -228,22 +228,9 @@ static bool write_chat(struct json_writer *w, json_val root, struct api_error *e
 {
 	chat_writer_copy(w, root, sampling, COUNT_OF(sampling));
 	json_key(w, "max_completion_tokens");
-	json_write_int(w, -1); /* what fits: fit_max_tokens */
+	json_write_int(w, -1); /* what fits: openai_request_fit */
 	return check_supported(root, e) && write_prompt(w, root, e) && write_thoughts(w, root, e) && write_format(w, root, e) &&
 	       write_tool_choice(w, json_get(root, "tool_choice"), e);
-}
-
-/* A client of this API asks for what it would take at most: more than there is room for is no error. */
-static bool fit_max_tokens(struct openai_request *r, i64 wanted, struct api_error *e)
-{
-	if (wanted <= (i64)r->params.max_tokens)
-		r->params.max_tokens = (u32)wanted;
-	else
-		r->cut_to_fit = true;
-	if (r->params.min_tokens <= r->params.max_tokens)
-		return true;
-	return api_error_set(e, 400, "min_tokens", NULL, "Field 'min_tokens': %u is more than the %u tokens that may be generated.",
-			     r->params.min_tokens, r->params.max_tokens);
 }
 
 /* What chats say of a field, in this API's words. Programs look for its words of a prompt that is too long, to shorten it. */
@@ -286,7 +273,7 @@ static bool read_as(struct openai_request *r, const struct openai_model *m, enum
 	if (ok) {
 		ok = count ? openai_tokenize_read(r, m, chat.data, chat.bytes, e)
 			   : openai_request_read(r, m, OPENAI_CHAT, chat.data, chat.bytes, tenant, e) &&
-				     fit_max_tokens(r, max_tokens, e);
+				     openai_request_fit(r, max_tokens, e);
 		if (!ok)
 			reword(e);
 	}

@@ -472,6 +472,18 @@ bool openai_any_read(struct openai_request *r, const struct openai_model *m, enu
 	return openai_request_read(r, m, endpoint, body, bytes, tenant, e);
 }
 
+bool openai_request_fit(struct openai_request *r, i64 wanted, struct api_error *e)
+{
+	if (wanted <= (i64)r->params.max_tokens)
+		r->params.max_tokens = (u32)wanted;
+	else
+		r->cut_to_fit = true;
+	if (r->params.min_tokens <= r->params.max_tokens)
+		return true;
+	return api_error_set(e, 400, "min_tokens", NULL, "Field 'min_tokens': %u is more than the %u tokens that may be generated.",
+			     r->params.min_tokens, r->params.max_tokens);
+}
+
 void openai_request_fini(struct openai_request *r)
 {
 	json_free(&r->doc);

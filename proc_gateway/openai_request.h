@@ -103,6 +103,9 @@ u32 openai_token_bytes_max(const struct tokenizer *t);
 bool openai_request_read(struct openai_request *r, const struct openai_model *m,
 			 enum openai_endpoint endpoint, const char *body, size_t bytes, u64 tenant,
 			 struct api_error *e);
+/* For APIs whose clients ask for what they would take at most: `wanted` > 0 tokens become max_tokens, which is all that there is room for; more is no
+ * error, but cut_to_fit. False: min_tokens is more than that, and `e` says so. */
+bool openai_request_fit(struct openai_request *r, i64 wanted, struct api_error *e);
 void openai_request_fini(struct openai_request *r);
 
 /* Bodies of /tokenize (ids of the prompt or chat) and /detokenize (ids of 'tokens'). As above. */

@@ -73,7 +73,7 @@ static enum err check_family(const struct gpu_config *c, struct err_msg *em)
 		{a->altup, "devices do not compute a ", ", whose residual stream is several (altup_num_inputs) and whose gates are sparse (activation_sparsity_pattern): use "
 		 "--device cpu"},
 		{a->hyper, "devices do not compute a ", ", whose residual stream is several (hc_mult): use --device cpu"},
-		{a->gated_norms, "devices do not compute a ", ", whose norms have gates (gated_norm_rank)"},
+		{a->gated_norms, "devices do not compute a ", ", whose norms have gates (gated_norm_rank): use --device cpu"},
 		{a->sub_norms, "devices do not compute a ", ", whose last products read norms (attn_sub_norm, ffn_sub_norm): use --device cpu"},
 		{m->alibi.kind, "devices do not compute this ", ", whose scores fall with the distance of keys (ALiBi): use --device cpu"},
 		{a->sinusoids, "devices do not compute a ", ", no file of which has its positions: use --device cpu"},

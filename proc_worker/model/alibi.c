@@ -45,19 +45,19 @@ void alibi_slopes(const struct model_config *c, u32 first, u32 count, float *out
 	}
 }
 
-/* Sines in the first half, cosines in the second; the last value of an odd number is 0. Two rows before the first position are for padding. */
-void sinusoids_fill(float *out, u32 count, u32 hidden)
+/* Sines in the first half, cosines in the second; the last value of an odd number is 0. Two rows stand before the first position. */
+void sinusoids_fill(float *out, u32 count, u32 hidden, u32 padding)
 {
-	enum { PADDED = 2 };
+	enum { BEFORE = 2 };
 	const u32 half = hidden / 2;
 
 	for (u32 p = 0; p < count; p++, out += hidden) {
 		for (u32 i = 0; i < half; i++) {
 			/* in floats, as models were trained with them */
 			const float frequency = expf((float)i * -(float)(log(10000) / (half - 1)));
-			const float angle = (float)(p + PADDED) * frequency;
-			out[i] = sinf(angle);
-			out[half + i] = cosf(angle);
+			const float angle = (float)(p + BEFORE) * frequency;
+			out[i] = p + BEFORE == padding ? 0 : sinf(angle);
+			out[half + i] = p + BEFORE == padding ? 0 : cosf(angle);
 		}
 		if (hidden % 2)
 			out[hidden - 1] = 0;

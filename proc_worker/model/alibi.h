@@ -7,7 +7,8 @@
 /* Those of heads [first, first + count) of a model with c->alibi, into `out` [count]. */
 void alibi_slopes(const struct model_config *c, u32 first, u32 count, float *out);
 
-/* Sine and cosine of every position of a family with arch.sinusoids (Vaswani et al. 2017), [count][hidden]. */
-void sinusoids_fill(float *out, u32 count, u32 hidden);
+/* Sine and cosine of every position of a family with arch.sinusoids (Vaswani et al. 2017), [count][hidden]. The position that `padding` is the row of
+ * (config.sinusoid_padding) is zeros. */
+void sinusoids_fill(float *out, u32 count, u32 hidden, u32 padding);
 
 #endif

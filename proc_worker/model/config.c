@@ -281,7 +281,7 @@ static enum err read_fields(struct model_config *c, json_val whole, json_val v, 
 		c->post_norm_eps = c->norm_eps;
 	if (!e && arch_has_own(c->arch, "new_decoder_architecture"))
 		e = config_read_falcon(c, v, em);
-	if (!e && c->arch->alibi)
+	if (!e && (c->arch->alibi || c->arch->sinusoids))
 		e = config_read_alibi(c, v, em);
 	if (!e)
 		e = config_read_rope(c, v, em);

@@ -210,6 +210,7 @@ struct model_config {
 	bool choice_bias;  /* of WHEN_CHOICE_BIAS */
 	struct alibi_config alibi;
 	bool learned_positions; /* of WHEN_POSITIONS */
+	u32 sinusoid_padding;	/* arch.sinusoids: the row of pad_token_id, which is zeros; the first position has row 2 */
 	bool unit_head; /* rows of lm_head are divided by their lengths */
 	bool interleaved;  /* rotary embeddings turn neighbours, not halves */
 	f32 clip;	 /* of q, k and v: kern_rope_kv_args; 0: none */

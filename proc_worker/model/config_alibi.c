@@ -219,7 +219,7 @@ enum err config_read_alibi(struct model_config *c, json_val v, struct err_msg *e
 		return read_mpt(c, v, em);
 	if (c->arch->unrotated)
 		c->alibi = (struct alibi_config){ALIBI_BELOW, SLOPE_BITS};
-	return ERR_OK;
+	return c->arch->sinusoids ? config_may_count(v, "pad_token_id", CONFIG_CONTEXT_MAX, 0, &c->sinusoid_padding, em) : ERR_OK;
 }
 
 enum err config_end_alibi(struct model_config *c, struct err_msg *em)

@@ -189,7 +189,7 @@ static enum err fill_sinusoids(const struct weights_plan *p, void *memory, struc
 
 	if (!made)
 		return err_set(em, ERR_NO_MEMORY, "out of memory for positions");
-	sinusoids_fill(made, p->config->context_max, p->config->hidden);
+	sinusoids_fill(made, p->config->context_max, p->config->hidden, p->config->sinusoid_padding);
 	kern_convert(memory, p->dtype, made, KERN_F32, count);
 	free(made);
 	return ERR_OK;

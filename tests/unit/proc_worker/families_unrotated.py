@@ -148,6 +148,8 @@ def xglm():
     yield "odd", {"d_model": 60, "attention_heads": 6, "vocab_size": 97, "ffn_dim": 69}
     yield "act-relu", {"activation_function": "relu"}
     yield "few-positions", {"max_position_embeddings": 100}
+    yield "padded", {"pad_token_id": 5}  # whose row of the table is zeros
+    yield "no-padding", {"pad_token_id": None}
 
 
 def drawn_xglm(draw):

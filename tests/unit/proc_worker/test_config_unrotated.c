@@ -147,17 +147,23 @@ Test(config_unrotated, embeddings_may_be_scaled_before_positions_are_added)
 		  "\"layer_norm_eps\": 1e-12");
 	cr_assert(c.embed_scale == 12 && c.norm_eps == 1e-5f && c.activation == KERN_GELU);
 	said_good(&c, XGLM, "\"vocab_size\": 64, \"d_model\": 144, \"ffn_dim\": 80, \"num_layers\": 2, \"attention_heads\": 12, \"max_position_embeddings\": 128",
-		  "\"scale_embedding\": false");
-	cr_assert(c.embed_scale == 1 && c.hidden == 144 && c.intermediate == 80 && c.layers == 2 && c.heads == 12);
+		  "\"scale_embedding\": false, \"pad_token_id\": 0");
+	cr_assert(c.sinusoid_padding == 0 && c.embed_scale == 1 && c.hidden == 144 && c.intermediate == 80 && c.layers == 2 && c.heads == 12);
+	said_good(&c, XGLM, "\"vocab_size\": 64, \"d_model\": 144, \"ffn_dim\": 80, \"num_layers\": 2, \"attention_heads\": 12, \"max_position_embeddings\": 128",
+		  "\"pad_token_id\": 5");
+	cr_assert_eq(c.sinusoid_padding, 5);
 	said_refused(XGLM, "\"vocab_size\": 64, \"d_model\": 2, \"ffn_dim\": 80, \"num_layers\": 2, \"attention_heads\": 1, \"max_position_embeddings\": 128", "", ERR_INVALID,
 		     "\"hidden_size\" is 2; of a XGLMForCausalLM it must be 4 at least");
 }
 
 Test(config_unrotated, sinusoids_begin_at_the_third)
 {
-	float made[3 * 6];
+	float made[3 * 6], padded[3 * 6];
 
-	sinusoids_fill(made, 3, 6);
+	sinusoids_fill(made, 3, 6, 1);
+	sinusoids_fill(padded, 3, 6, 3);
+	for (u32 i = 0; i < 3 * 6; i++)
+		cr_assert(padded[i] == (i / 6 == 1 ? 0 : made[i]), "%u", i);
 	for (u32 p = 0; p < 3; p++)
 		for (u32 i = 0; i < 3; i++) {
 			const double angle = (p + 2) * pow(10000, -(double)i / 2);
